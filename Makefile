@@ -1,0 +1,53 @@
+# Every target sets up what it needs in .venv; nothing else has to be installed first but
+# Python 3.10 or later, git and g++.
+
+PYTHON ?= python3
+TAG    ?=
+OUT    ?= dist
+
+VENV := .venv
+BIN  := $(VENV)/bin
+CXX_FILES = $$(find patches/runtime tests/simcuda -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help wheel test lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
+	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
+
+test: $(VENV)/.installed-dev ## Run every test (ARGS="-k name" to pick)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## Check style and types of everything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+format: $(VENV)/.installed-dev ## Bring Python and C++ into the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "make: $(PYTHON) is missing or older than 3.10; name another: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps are what says that an installation was finished.
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

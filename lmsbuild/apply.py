@@ -1,0 +1,218 @@
+"""Putting a tag's patches on PyTorch's sources."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from git import Commit, Repo
+from git.exc import GitCommandError
+
+from lmsbuild import git, source
+from lmsbuild.checkout import (
+    Outcome,
+    default_directory,
+    lms_commits,
+    locked_checkout,
+    require_clean,
+    require_free,
+    trailer,
+)
+from lmsbuild.diff import FilePatch
+from lmsbuild.errors import (
+    HookError,
+    OtherPatchesError,
+    SourceError,
+    TargetExistsError,
+)
+from lmsbuild.lock import exclusive
+from lmsbuild.mail import Mail
+from lmsbuild.registry import Tag
+from lmsbuild.rehearsal import Rehearsal, Rejection, rehearse
+from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
+
+# Fixed, because the same patches on the same base must become the same commits.
+_COMMITTER = git.Identity(
+    name="lmsbuild contributors",
+    email="lmsbuild@lmsbuild.invalid",
+    date="Thu, 1 Jan 2026 00:00:00 +0000",
+)
+_FAILED_AT = re.compile(r"^error: patch failed: (?P<path>.+):(?P<line>\d+)$", re.MULTILINE)
+_FAILED_FILE = re.compile(
+    r"^error: (?P<path>.+): (?P<why>patch does not apply|does not exist in index"
+    r"|already exists in index)$",
+    re.MULTILINE,
+)
+
+
+def apply(
+    tag: Tag,
+    *,
+    upstream_url: str,
+    given_source: str | None = None,
+    into: Path | None = None,
+    patches: Path | None = None,
+    check: bool = False,
+) -> Outcome:
+    """Applies the patches of ``tag``: in place, or on a new checkout in ``into``.
+
+    Args:
+        upstream_url: what to clone when no source is given.
+        given_source: URL, local repository, checkout or tarball.
+        into: directory to make; without it a checkout is patched in place, and anything else
+            goes to :func:`default_directory`.
+        patches: directory with runtime and hooks; default: the project's own.
+        check: change nothing, only find out what would happen.
+
+    Raises:
+        LmsbuildError: one of its subclasses; the checkout is then as it was, and a directory
+            that did not exist still does not.
+    """
+    series = load_series(tag, patches)
+    with git.session():
+        chosen = source.classify(given_source) if given_source is not None else None
+        target = _in_place(tag, chosen, into)
+        if target is not None:
+            with git.opened(target) as repo, locked_checkout(repo, check=check):
+                return _patch(repo, series, target, check=check)
+        target = into or default_directory(tag)
+        if chosen is None:
+            chosen = source.Source(text=upstream_url, kind=source.Kind.URL)
+        return _patch_new(chosen, series, target, check=check)
+
+
+def _in_place(tag: Tag, chosen: source.Source | None, into: Path | None) -> Path | None:
+    """The existing checkout to patch; None when a new one is to be made."""
+    if into is None and chosen is not None and chosen.kind is source.Kind.CHECKOUT:
+        return chosen.path
+    target = into or default_directory(tag)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return None
+    try:
+        kind = source.classify(str(target)).kind
+    except SourceError:
+        kind = None
+    if kind is source.Kind.CHECKOUT and (chosen is None or _is_patched(target)):
+        return target
+    raise TargetExistsError(
+        f"{target} exists already; remove it, name another with --into,"
+        f" or patch a checkout in place with --source alone"
+    )
+
+
+def _is_patched(target: Path) -> bool:
+    with git.opened(target) as repo:
+        return bool(lms_commits(repo))
+
+
+def _patch_new(chosen: source.Source, series: Series, target: Path, *, check: bool) -> Outcome:
+    parent = target.absolute().parent
+    if not parent.is_dir():
+        raise SourceError(f"{parent} does not exist; make it, or name another place with --into")
+    name = target.absolute().name
+    with (
+        exclusive(parent / f".{name}.lmsbuild.lock", target),
+        _scratch(parent, name) as scratch,
+    ):
+        tree = scratch / "tree"
+        source.fetch(chosen, series.tag, tree)
+        with git.opened(tree) as repo:
+            outcome = _patch(repo, series, target, check=check)
+        if not check:
+            os.rename(tree, target)
+        return outcome
+
+
+@contextmanager
+def _scratch(parent: Path, name: str) -> Iterator[Path]:
+    # Beside the target, so that the finished tree gets there by a rename.
+    path = Path(tempfile.mkdtemp(prefix=f".{name}.partial-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _patch(repo: Repo, series: Series, where: Path, *, check: bool) -> Outcome:
+    head = git.head(repo)
+    source.check_version(repo, series.tag, where)
+    stack = lms_commits(repo)
+    if stack:
+        return _already(stack, series, where)
+    require_clean(repo, where)
+    require_free(repo, [file.path for mail in series.mails for file in mail.files if file.created])
+    rehearsal = _rehearse(repo, series, where)
+    drifted = tuple(
+        (mail.name, path)
+        for mail, paths in zip(series.mails, rehearsal.drifted, strict=True)
+        for path in paths
+    )
+    commits = tuple(mail.subject for mail in series.mails)
+    if check:
+        return Outcome(directory=where, commits=commits, commit="", drifted=drifted)
+    try:
+        git.apply_mails(repo, series.mbox(), _COMMITTER)
+    except GitCommandError as error:
+        raise git.failed(error, f"git am failed, and {where} was left as it was") from error
+    after = git.head(repo)
+    if after.tree.hexsha != rehearsal.tree:
+        git.reset(repo, head.hexsha)
+        raise HookError(
+            f"git am made other files than the patches describe; {where} was left as it was;"
+            " look for filters in your git configuration"
+        )
+    return Outcome(directory=where, commits=commits, commit=after.hexsha, drifted=drifted)
+
+
+def _already(stack: list[Commit], series: Series, where: Path) -> Outcome:
+    found = tuple(trailer(commit, PATCH_TRAILER) for commit in reversed(stack))
+    if found == series.ids:
+        return Outcome(directory=where, commits=(), commit=stack[0].hexsha)
+    tag = trailer(stack[0], TAG_TRAILER)
+    raise OtherPatchesError(
+        f"{where} carries other LMS patches ({len(found)} commits for {tag});"
+        f" take them back first: lmsbuild apply {tag} --reverse --source {shlex.quote(str(where))}"
+    )
+
+
+def _rehearse(repo: Repo, series: Series, where: Path) -> Rehearsal:
+    made_against = [
+        {file.old_path: file.old_blob for file in mail.files if file.old_path and file.old_blob}
+        for mail in series.mails
+    ]
+    try:
+        return rehearse(repo, [mail.diff for mail in series.mails], made_against)
+    except Rejection as rejection:
+        mail = series.mails[rejection.number]
+        raise HookError(
+            f"{mail.name} does not apply to {_place(mail, rejection.words)};"
+            f" {where} was left as it was",
+            detail=rejection.words,
+        ) from rejection
+
+
+def _place(mail: Mail, words: str) -> str:
+    """Which file and hunk git means."""
+    if failed := _FAILED_AT.search(words):
+        line = int(failed["line"])
+        for file in mail.files:
+            if file.path == failed["path"]:
+                return f"{file.path}, {_hunk(file, line)}"
+        return f"{failed['path']}, line {line}"
+    if failed := _FAILED_FILE.search(words):
+        return f"{failed['path']} ({failed['why'].removesuffix(' in index')})"
+    return words.splitlines()[0] if words else "the source"
+
+
+def _hunk(file: FilePatch, line: int) -> str:
+    for number, hunk in enumerate(file.hunks, start=1):
+        if hunk.old_start == line:
+            section = f", {hunk.section.strip()!r}" if hunk.section.strip() else ""
+            return f"hunk {number} of {len(file.hunks)} (line {line}{section})"
+    return f"line {line}"

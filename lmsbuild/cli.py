@@ -1,0 +1,112 @@
+"""The command line: finds the commands, and turns failures into one line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import pkgutil
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+import lmsbuild
+from lmsbuild import commands, console
+from lmsbuild.errors import (
+    FileAccessError,
+    LmsbuildError,
+    NoSpaceError,
+    NotWritableError,
+)
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug in lmsbuild itself
+
+
+class CommandGroup(click.Group):
+    """Imports a command's module when the command is used, not before.
+
+    ``lmsbuild tags`` should not pay for importing what ``lmsbuild wheel`` needs.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{commands.__name__}.{cmd_name}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            # Click's own business; so is a reader that went away (`lmsbuild tags | head -1`).
+            raise
+        except KeyboardInterrupt:
+            console.err.print("lmsbuild: interrupted")
+            ctx.exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            verbose = bool(ctx.params.get("verbose"))
+            failure = describe(error)
+            if failure is None:
+                _report_bug(error, verbose=verbose)
+                ctx.exit(EXIT_INTERNAL)
+            _report(failure, verbose=verbose)
+            ctx.exit(failure.exit_code)
+
+
+def describe(error: Exception) -> LmsbuildError | None:
+    """The error as one of ours, or None when it can only be a bug."""
+    if isinstance(error, LmsbuildError):
+        return error
+    if not isinstance(error, OSError):
+        return None
+    where = error.filename or "a file"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        failure: LmsbuildError = NoSpaceError(
+            f"no disk space left while writing {where}; free some, or name another directory"
+        )
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        failure = NotWritableError(
+            f"{where}: {error.strerror}; check its permissions, or name another directory"
+        )
+    else:
+        failure = FileAccessError(f"{where}: {error.strerror or error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _report(failure: LmsbuildError, *, verbose: bool) -> None:
+    console.fail(failure.message)
+    if verbose:
+        if failure.detail:
+            console.err.print(failure.detail.rstrip())
+        console.err.print("".join(traceback.format_exception(failure)).rstrip())
+
+
+def _report_bug(error: Exception, *, verbose: bool) -> None:
+    summary = " ".join(f"{type(error).__name__}: {error}".split())
+    if verbose:
+        console.err.print("".join(traceback.format_exception(error)).rstrip())
+    hint = "please report it" if verbose else "run again with --verbose and report it"
+    console.fail(f"this is a bug in lmsbuild, {hint} ({summary})")
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", is_flag=True, help="On failure, show everything that is known.")
+@click.version_option(lmsbuild.__version__, prog_name="lmsbuild")
+def main(verbose: bool) -> None:
+    """PyTorch with Large Model Support: patch sources, build wheels, check what was built."""
+    # So that cleaning up is not left out when a batch system or `kill` ends lmsbuild.
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

@@ -1,0 +1,27 @@
+"""``lmsbuild export``: the patches as one plain file for `git am`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild import console
+from lmsbuild.export import default_file, export
+from lmsbuild.registry import load_registry
+
+
+@click.command()
+@click.argument("tag")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write  [default: pytorch_TAG_large_model_support.patch]",
+)
+def command(tag: str, output: Path | None) -> None:
+    """Write the patches of TAG as one plain patch, to be applied with `git am`."""
+    chosen = load_registry().get(tag)
+    target = output or default_file(chosen)
+    size = export(chosen, target)
+    console.say(f"wrote {target} ({size / 1000:.0f} kB); on {chosen.name}: git am {target}")

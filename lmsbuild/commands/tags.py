@@ -1,0 +1,69 @@
+"""``lmsbuild tags``: the registry as a table, or as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+from rich import box
+from rich.measure import Measurement
+from rich.table import Table
+
+from lmsbuild import console
+from lmsbuild.registry import Registry, Tag, Verified, load_registry, validate_registry
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(as_json: bool) -> None:
+    """List the PyTorch releases that Large Model Support is made for."""
+    validate_registry()
+    registry = load_registry()
+    if as_json:
+        click.echo(json.dumps([_record(tag, registry) for tag in registry], indent=2))
+    else:
+        table = _table(registry)
+        # Not to be squeezed into a narrow terminal, or the 80 columns of a pipe.
+        wide = console.out.options.update(max_width=1000)
+        natural = Measurement.get(console.out, wide, table).maximum
+        console.out.print(table, width=natural, crop=False)
+
+
+def _record(tag: Tag, registry: Registry) -> dict[str, object]:
+    return {
+        **dataclasses.asdict(tag),
+        "version": tag.version,
+        "default": tag == registry.default,
+    }
+
+
+def _table(registry: Registry) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        caption="* built when no tag is named. verified: only what was really run",
+        caption_justify="left",
+    )
+    for heading in ("tag", "Pythons", "CUDA", "C++", "architectures", "strategies", "verified"):
+        table.add_column(heading, no_wrap=True)
+    for tag in registry:
+        table.add_row(
+            f"{tag.name} *" if tag == registry.default else tag.name,
+            f"{tag.pythons[0]}-{tag.pythons[-1]}",
+            tag.cuda,
+            str(tag.cxx_standard),
+            ", ".join(tag.architectures),
+            ", ".join(tag.strategies),
+            _proof(tag.verified),
+        )
+    return table
+
+
+def _proof(verified: Verified) -> str:
+    proofs = {
+        "wheel": verified.hooks_wheel,
+        "source": verified.hooks_source,
+        "simulated": verified.simulated,
+        verified.gpu: bool(verified.gpu),
+    }
+    return ", ".join(name for name, done in proofs.items() if done) or "-"

@@ -1,0 +1,54 @@
+"""Progress bars of a build's stages, one after the other."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.progress import Progress, TaskID
+
+from lmsbuild import console
+
+_COUNTED_STAGES = ("compile",)  # whose numbers are files, not bytes
+
+
+class StageDisplay:
+    """Shows one bar per stage; use as a context manager and call ``report``."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> StageDisplay:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop(complete=kind is None)
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        """How far a stage is: bytes, or files while compiling. A new name is a new bar."""
+        if stage != self._stage:
+            self._stop(complete=True)
+            self._stage = stage
+            counted = stage in _COUNTED_STAGES
+            self._progress = console.step_progress() if counted else console.transfer_progress()
+            self._progress.start()
+            self._task = self._progress.add_task(stage, total=total)
+        assert self._progress is not None
+        assert self._task is not None
+        self._progress.update(self._task, completed=done, total=total)
+
+    def _stop(self, *, complete: bool) -> None:
+        """End the current bar; a stage that was passed counts as done, to the last byte."""
+        if self._progress is not None:
+            if complete:
+                for task in self._progress.tasks:
+                    if task.total is not None:
+                        self._progress.update(task.id, completed=task.total)
+            self._progress.stop()
+        self._progress = None

@@ -1,0 +1,41 @@
+"""A tag's patches as one plain file, for people who have only git."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from lmsbuild.registry import Tag
+from lmsbuild.series import load_series
+
+
+def default_file(tag: Tag) -> Path:
+    """The file's customary name; LMS users have always known it under this one."""
+    return Path(f"pytorch_{tag.name}_large_model_support.patch")
+
+
+def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
+    """Writes the patches of ``tag`` as a mailbox for `git am`; returns its size in bytes.
+
+    `git am` on the tag makes the same files as :func:`lmsbuild.apply.apply`.
+
+    Raises:
+        SeriesError: the patches are missing or malformed.
+        OSError: ``output`` cannot be written; what was there before still is.
+    """
+    content = load_series(tag, patches).mbox()
+    descriptor, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.absolute().parent)
+    scratch = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        # mkstemp keeps its file private; this one is as public as any other new file.
+        mask = os.umask(0)
+        os.umask(mask)
+        scratch.chmod(0o666 & ~mask)
+        scratch.replace(output)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    return len(content)

@@ -1,0 +1,353 @@
+"""Small functions on git repositories; nothing here knows about PyTorch or LMS.
+
+Every function shields its git from what a user's configuration or surroundings could change
+in the outcome: signing, hooks, whitespace "repair", an inherited GIT_DIR.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from git import Commit, Git, Repo
+from git.exc import (
+    GitCommandError,
+    GitCommandNotFound,
+    InvalidGitRepositoryError,
+    NoSuchPathError,
+)
+from git.exc import GitError as GitPythonError
+
+from lmsbuild.errors import (
+    DirtySourceError,
+    GitError,
+    LmsbuildError,
+    NoSpaceError,
+    NotWritableError,
+    SourceError,
+    ToolMissingError,
+)
+
+# Shields against configuration, of the user or of the repository.
+CONFIGURATION = {
+    "advice.detachedHead": "false",
+    "am.messageId": "false",
+    "am.threeWay": "false",
+    "apply.ignoreWhitespace": "no",
+    "apply.whitespace": "nowarn",
+    "color.ui": "false",
+    "commit.gpgSign": "false",
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.quotePath": "false",
+    "gc.auto": "0",
+    "i18n.commitEncoding": "UTF-8",
+    "mailinfo.scissors": "false",
+    "maintenance.auto": "false",
+    "rerere.enabled": "false",
+}
+
+# Configuration for a work tree that is filled from scratch: what is in it must be what is in
+# the commit, byte for byte, and everything must be in the commit.
+VERBATIM = {
+    "core.attributesFile": os.devnull,
+    "core.autocrlf": "false",
+    "core.eol": "lf",
+    "core.excludesFile": os.devnull,
+    "core.safecrlf": "false",
+}
+
+# `git rev-parse --local-env-vars`, and the identity: set when lmsbuild is started by a git hook
+# or an alias, and then about another repository than the one at hand.
+_SURROUNDINGS = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_COUNT",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_INTERNAL_SUPER_PREFIX",
+    "GIT_NAMESPACE",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+)
+
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+_NO_PERMISSION = re.compile(r"Permission denied|Read-only file system", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who commits, and when (RFC 2822 or ISO 8601)."""
+
+    name: str
+    email: str
+    date: str
+
+    def environment(self) -> dict[str, str]:
+        return {
+            f"GIT_{role}_{field}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for field, value in (("NAME", self.name), ("EMAIL", self.email), ("DATE", self.date))
+        }
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """Everything that is done with git happens in here.
+
+    Git's own environment variables are hidden meanwhile. GitPython can add variables to git's
+    environment but not take any away, so they are taken out of this process's: not for use by
+    two threads.
+
+    Raises:
+        ToolMissingError: there is no git.
+        GitError: git failed where nothing better is known about it.
+    """
+    if shutil.which("git") is None:
+        raise git_missing()
+    hidden = {name: os.environ.pop(name) for name in _SURROUNDINGS if name in os.environ}
+    try:
+        yield
+    except GitCommandNotFound as error:
+        raise git_missing() from error
+    except GitCommandError as error:
+        raise failed(error, "git failed") from error
+    finally:
+        os.environ.update(hidden)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Repo]:
+    """The repository whose top is ``path``, with or without a work tree.
+
+    Raises:
+        SourceError: there is no repository, or git refuses to use it.
+    """
+    try:
+        repo = Repo(path, search_parent_directories=False)
+    except (InvalidGitRepositoryError, NoSuchPathError) as error:
+        raise SourceError(f"{path} is not a git repository") from error
+    try:
+        yield repo
+    finally:
+        repo.close()
+
+
+def run(
+    repo: Repo,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    verbatim: bool = False,
+) -> str:
+    """Output of ``git ARGUMENTS`` in the repository, shielded from configuration.
+
+    Raises:
+        GitCommandError: git failed; its ``stderr`` says why.
+        NoSpaceError, NotWritableError: the disk is full, or protected.
+    """
+    settings = {**CONFIGURATION, **(VERBATIM if verbatim else {})}
+    options = [part for item in settings.items() for part in ("-c", "=".join(item))]
+    try:
+        output = repo.git.execute(
+            ["git", *options, *arguments],
+            env=dict(environment or {}),
+            strip_newline_in_stdout=True,
+        )
+    except GitCommandNotFound:
+        raise
+    except GitCommandError as error:
+        failure = machine_failure(words_of(error), Path(repo.working_dir))
+        if failure is not None:
+            raise failure from error
+        raise
+    assert isinstance(output, str)
+    return output
+
+
+def head(repo: Repo) -> Commit:
+    """The commit that is checked out.
+
+    Raises:
+        SourceError: there is none yet.
+    """
+    try:
+        return repo.head.commit
+    except ValueError as error:
+        raise SourceError(f"{repo.working_dir} has no commit yet") from error
+
+
+def first_parents(repo: Repo, limit: int) -> list[Commit]:
+    """What is checked out and its first parents, newest first, as far as the clone reaches."""
+    listing = run(repo, "rev-list", "--first-parent", f"--max-count={limit}", "HEAD")
+    return [repo.commit(name) for name in listing.split()]
+
+
+def tag_commit(repo: Repo, name: str) -> str | None:
+    """Id of the commit that the repository's own tag ``name`` points to, if it has that tag."""
+    try:
+        return run(repo, "rev-parse", "--verify", "--quiet", f"refs/tags/{name}^{{commit}}")
+    except GitCommandError:
+        return None
+
+
+def tags_at_head(repo: Repo) -> list[str]:
+    """Names of the tags that point to the commit that is checked out."""
+    return run(repo, "tag", "--points-at", "HEAD").split()
+
+
+def file_at_head(repo: Repo, path: str) -> str | None:
+    """Text of a file in the commit that is checked out, if it holds that file."""
+    try:
+        return run(repo, "cat-file", "blob", f"HEAD:{path}")
+    except GitCommandError:
+        return None
+
+
+def changed_files(repo: Repo) -> list[str]:
+    """Tracked files with changes that are not committed, staged or not.
+
+    Untracked files, and work inside a submodule, are nobody else's business.
+    """
+    # With the user's own settings for line ends: they made the work tree what it is.
+    listing = run(
+        repo,
+        "status",
+        "--porcelain",
+        "-z",
+        "--untracked-files=no",
+        "--ignore-submodules=dirty",
+        # A look only: not even the index is to be brought up to date.
+        environment={"GIT_OPTIONAL_LOCKS": "0"},
+    )
+    return [entry[3:] for entry in listing.split("\0") if len(entry) > 3]
+
+
+def unfinished_operation(repo: Repo) -> str | None:
+    """What the repository is in the middle of (a rebase, a merge), if anything."""
+    operations = {
+        "rebase-apply": "git am or rebase",
+        "rebase-merge": "rebase",
+        "MERGE_HEAD": "merge",
+        "CHERRY_PICK_HEAD": "cherry-pick",
+        "REVERT_HEAD": "revert",
+        "BISECT_LOG": "bisect",
+    }
+    for name, operation in operations.items():
+        if (Path(repo.git_dir) / name).exists():
+            return operation
+    return None
+
+
+def reset(repo: Repo, commit: str) -> None:
+    """Makes the branch, the index and the tracked files those of ``commit``."""
+    run(repo, "reset", "--quiet", "--hard", commit)
+
+
+def apply_mails(repo: Repo, mbox: bytes, committer: Identity) -> None:
+    """`git am`: each mail becomes a commit; all of them, or none.
+
+    Raises:
+        GitCommandError: one does not apply; the repository is as it was before.
+    """
+    before = head(repo).hexsha
+    with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
+        path = Path(folder) / "mbox"
+        path.write_bytes(mbox)
+        # The mails name their authors.
+        environment = {
+            key: value for key, value in committer.environment().items() if "COMMITTER" in key
+        }
+        try:
+            run(
+                repo,
+                "am",
+                "--quiet",
+                "--keep-cr",
+                "--no-gpg-sign",
+                "--no-scissors",
+                str(path),
+                environment=environment,
+            )
+        except BaseException:
+            with suppress(GitPythonError, LmsbuildError):
+                run(repo, "am", "--abort")
+            reset(repo, before)
+            raise
+
+
+def commit_everything(repo: Repo, message: str, author: Identity) -> str:
+    """Commits all files of the work tree, ignored ones too; returns the commit's id."""
+    run(repo, "add", "--all", "--force", ".", verbatim=True)
+    run(
+        repo,
+        "commit",
+        "--quiet",
+        "--allow-empty",
+        "--no-verify",
+        "--cleanup=verbatim",
+        f"--message={message}",
+        environment=author.environment(),
+        verbatim=True,
+    )
+    return head(repo).hexsha
+
+
+def create(path: Path) -> None:
+    """Puts the existing directory ``path`` under git, with no commit yet."""
+    # An empty template: the user's own may bring hooks and ignore rules.
+    Git(path).execute(["git", "init", "--quiet", "--template=", "--initial-branch=main"])
+
+
+def words_of(error: GitCommandError) -> str:
+    """What git itself said."""
+    return re.sub(r"^\s*stderr: '|'$", "", str(error.stderr or "")).strip()
+
+
+def gist(words: str) -> str:
+    """The one line of git's words that says what went wrong."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith(("fatal: ", "error: ")):
+            return line.split(": ", 1)[1]
+    return lines[-1] if lines else "git gave no reason"
+
+
+def machine_failure(words: str, where: Path) -> LmsbuildError | None:
+    """The failure, when it is the machine's (disk, permissions) and not git's."""
+    if _NO_SPACE.search(words):
+        return NoSpaceError(f"no disk space left in {where}; free some and run it again")
+    if "dubious ownership" in words:
+        return SourceError(
+            f"git refuses to use {where}, because it belongs to another user;"
+            f" run: git config --global --add safe.directory {where}"
+        )
+    if _NO_PERMISSION.search(words) and "publickey" not in words:
+        return NotWritableError(f"{where}: {gist(words)}; check its permissions", detail=words)
+    if "index.lock" in words:
+        return DirtySourceError(f"another git process works in {where}; wait for it", detail=words)
+    return None
+
+
+def git_missing() -> LmsbuildError:
+    """The error for a machine without git."""
+    return ToolMissingError("git is not installed; install it (on Debian: apt install git)")
+
+
+def failed(error: GitCommandError, what: str) -> GitError:
+    """An unexpected failure of git as an error for the user."""
+    words = words_of(error)
+    return GitError(f"{what}: {gist(words)}", detail=words)

@@ -1,0 +1,72 @@
+"""The runtime: files new to PyTorch, one copy for every tag, laid out as in PyTorch's tree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lmsbuild.diff import DiffError, creation_diff, parse_diff
+from lmsbuild.errors import SeriesError
+from lmsbuild.mail import Mail
+
+_AUTHOR = "lmsbuild contributors <lmsbuild@lmsbuild.invalid>"
+# Fixed, because the same runtime must become the same commit on every machine, on every day.
+_DATE = "Thu, 1 Jan 2026 00:00:00 +0000"
+_SUBJECT = "Large Model Support: the runtime"
+_BODY = """\
+The library that swaps tensors between GPU and host memory, and its Python
+face. Every file is new to PyTorch; the patches that follow hook it in."""
+_PLAIN_NAME = re.compile(r"^[A-Za-z0-9_+./-]+$")
+
+
+def runtime_files(patches: Path) -> dict[str, Path]:
+    """Every file of the runtime: its path in PyTorch's tree (with "/"), and where it lies.
+
+    Hidden files and Python's caches are not part of it.
+
+    Raises:
+        SeriesError: there is no runtime, or a name in it needs quoting.
+    """
+    root = patches / "runtime"
+    files: dict[str, Path] = {}
+    for path in sorted(root.rglob("*")):
+        relative = path.relative_to(root)
+        skipped = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+        if skipped or not path.is_file():
+            continue
+        name = relative.as_posix()
+        if not _PLAIN_NAME.match(name):
+            raise SeriesError(f"{path}: rename it to letters, digits and ._+- only")
+        files[name] = path
+    if not files:
+        raise SeriesError(f"{root}: holds no runtime; reinstall lmsbuild")
+    return files
+
+
+def runtime_mail(patches: Path) -> Mail:
+    """The runtime as one patch mail.
+
+    Raises:
+        SeriesError: there is no runtime, or a file of it is not plain text.
+    """
+    diffs = []
+    for name, path in runtime_files(patches).items():
+        try:
+            diffs.append(creation_diff(name, path.read_bytes()))
+        except DiffError as error:
+            raise SeriesError(f"{path}: {error}") from error
+    diff = "".join(diffs)
+    return Mail(
+        name="runtime",
+        author=_AUTHOR,
+        date=_DATE,
+        subject=_SUBJECT,
+        mime=(
+            ("MIME-Version", "1.0"),
+            ("Content-Type", "text/plain; charset=UTF-8"),
+            ("Content-Transfer-Encoding", "8bit"),
+        ),
+        body=_BODY,
+        diff=diff,
+        files=parse_diff(diff),
+    )

@@ -1,0 +1,99 @@
+"""A tag's patches in order: the runtime, then the hooks that its series file lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.errors import SeriesError
+from lmsbuild.mail import Mail, MailError, parse_mail
+from lmsbuild.registry import Tag
+from lmsbuild.resources import patches_dir
+from lmsbuild.runtime import runtime_mail
+
+TAG_TRAILER = "Lms-Tag"
+PATCH_TRAILER = "Lms-Patch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """All patches of one tag.
+
+    Attributes:
+        tag: the tag that they are for.
+        mails: the runtime first, then each hook; each becomes one commit.
+    """
+
+    tag: Tag
+    mails: tuple[Mail, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """What the Lms-Patch trailers of the commits say, in order."""
+        return tuple(mail.sha256 for mail in self.mails)
+
+    def mbox(self) -> bytes:
+        """All patches as one file for `git am`: the same bytes on every machine."""
+        return "".join(
+            mail.render(
+                number=number,
+                total=len(self.mails),
+                trailers=((TAG_TRAILER, self.tag.name), (PATCH_TRAILER, mail.sha256)),
+            )
+            for number, mail in enumerate(self.mails, start=1)
+        ).encode("utf-8", "surrogateescape")
+
+
+def load_series(tag: Tag, patches: Path | None = None) -> Series:
+    """Reads a tag's patches from ``patches`` (default: the project's own).
+
+    Raises:
+        SeriesError: a file is missing or malformed; the message names it.
+    """
+    patches = patches or patches_dir()
+    return Series(tag=tag, mails=(runtime_mail(patches), *load_hooks(tag, patches)))
+
+
+def load_hooks(tag: Tag, patches: Path | None = None) -> tuple[Mail, ...]:
+    """Reads a tag's hooks only, in the order of its series file.
+
+    Raises:
+        SeriesError: a file is missing or malformed; the message names it.
+    """
+    directory = (patches or patches_dir()) / tag.hooks
+    listing = directory / "series"
+    names = _names(listing)
+    strays = {path.name for path in directory.glob("*.patch")} - set(names)
+    if strays:
+        # A hook that someone forgot to list would be left out without a word.
+        raise SeriesError(f"{listing}: does not list {', '.join(sorted(strays))}")
+    return tuple(_hook(directory / name) for name in names)
+
+
+def _names(listing: Path) -> list[str]:
+    text = _read(listing)
+    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
+    names = [line for line in lines if line]
+    if not names:
+        raise SeriesError(f"{listing}: lists no hook")
+    for name in names:
+        if Path(name).name != name:
+            raise SeriesError(f"{listing}: {name!r} is not the name of a file beside it")
+        if names.count(name) > 1:
+            raise SeriesError(f"{listing}: lists {name} twice")
+    return names
+
+
+def _hook(path: Path) -> Mail:
+    try:
+        return parse_mail(path.name, _read(path))
+    except MailError as error:
+        raise SeriesError(f"{path}: {error}; write it with `git format-patch`") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        # Bytes that are no UTF-8 (old upstream files hold some) go through unchanged.
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError as error:
+        raise SeriesError(f"{path}: no such file") from error

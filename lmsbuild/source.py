@@ -1,0 +1,197 @@
+"""Where PyTorch's sources come from: a URL, a local repository, a checkout, or a tarball."""
+
+from __future__ import annotations
+
+import enum
+import re
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from git import Repo
+from packaging.version import InvalidVersion, Version
+from rich.progress import Progress
+
+from lmsbuild import console, git
+from lmsbuild.clone import clone
+from lmsbuild.errors import SourceError, ToolMissingError, UnsafeMemberError, WrongSourceError
+from lmsbuild.registry import Tag
+
+VERSION_FILE = "version.txt"
+# git's short form for SSH, host:path or user@host:path.
+_SCP_LIKE = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:[^\\]")
+_IMPORTER = git.Identity(
+    name="lmsbuild contributors",
+    email="lmsbuild@lmsbuild.invalid",
+    # Fixed, so that one tarball becomes one commit, wherever and whenever it is unpacked.
+    date="Thu, 1 Jan 2026 00:00:00 +0000",
+)
+
+
+class Kind(enum.Enum):
+    URL = "a URL"
+    BARE = "a bare repository"
+    CHECKOUT = "a checkout"
+    TARBALL = "a source tarball"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What the user gave as the source.
+
+    Attributes:
+        text: as the user wrote it.
+        kind: what it is.
+    """
+
+    text: str
+    kind: Kind
+
+    @property
+    def path(self) -> Path:
+        return Path(self.text)
+
+
+def classify(text: str) -> Source:
+    """Finds out what ``text`` is.
+
+    Raises:
+        SourceError: it is none of what can be a source.
+    """
+    path = Path(text)
+    if path.is_dir():
+        with git.opened(path) as repo:
+            return Source(text=text, kind=Kind.BARE if repo.bare else Kind.CHECKOUT)
+    if path.is_file():
+        if not tarfile.is_tarfile(path):
+            raise SourceError(f"{path} is not a readable tarball; download it again")
+        return Source(text=text, kind=Kind.TARBALL)
+    if "://" in text or _SCP_LIKE.match(text):
+        return Source(text=text, kind=Kind.URL)
+    raise SourceError(f"{text}: no such directory or file, and not a URL")
+
+
+def fetch(source: Source, tag: Tag, into: Path) -> None:
+    """Makes ``into``, a new directory, a checkout of ``tag`` from ``source``.
+
+    Raises:
+        SourceError, NetworkError, UnsafeMemberError: it cannot be had.
+    """
+    if source.kind is Kind.TARBALL:
+        console.say(f"unpacking {source.text}")
+        unpack(source.path, into)
+        git.create(into)
+        with git.opened(into) as repo:
+            git.commit_everything(repo, f"PyTorch {tag.version} sources\n", _IMPORTER)
+    elif source.kind is Kind.URL:
+        console.say(f"cloning {source.text} at {tag.name}")
+        _clone(source.text, into, branch=tag.name, partial=True)
+    else:
+        console.say(f"cloning {source.text}")
+        with git.opened(source.path) as repo:
+            known = git.tag_commit(repo, tag.name)
+        # A checkout that was made from a tarball knows no tags: take what it has checked out.
+        branch = tag.name if known else None
+        _clone(source.path.resolve().as_uri(), into, branch=branch, partial=False)
+
+
+def _clone(url: str, into: Path, *, branch: str | None, partial: bool) -> None:
+    with Progress(console=console.err, transient=True) as progress:
+        task = progress.add_task("connecting", total=None)
+
+        def report(stage: str, done: float, total: float, rate: str) -> None:
+            progress.update(
+                task, description=f"{stage} {rate}".strip(), completed=done, total=total or None
+            )
+
+        clone(url, into, branch=branch, partial=partial, report=report)
+
+
+def unpack(tarball: Path, into: Path) -> None:
+    """Unpacks a source tarball into the new directory ``into``, without its top directory.
+
+    Raises:
+        SourceError: the tarball is damaged, or holds no PyTorch sources.
+        UnsafeMemberError: a member leads out of the folder.
+    """
+    if not hasattr(tarfile, "data_filter"):
+        raise ToolMissingError(
+            "this Python cannot unpack a tarball safely;"
+            " use 3.10.12, 3.11.4, 3.12 or later, or unpack and `git init` it yourself"
+        )
+    into.mkdir()
+    try:
+        with tarfile.open(tarball) as archive:
+            for member in archive:
+                inner = _inner(member, tarball)
+                if inner is not None:
+                    archive.extract(inner, into, filter="data")
+    except tarfile.FilterError as error:
+        raise UnsafeMemberError(f"{tarball}: {error}; do not use this file") from error
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise _damaged(tarball, error) from error
+    except OSError as error:
+        # Decompressors report damage as OSError without an errno; the disk's errors have one.
+        if error.errno is None:
+            raise _damaged(tarball, error) from error
+        raise
+    if not (into / VERSION_FILE).is_file():
+        raise SourceError(f"{tarball} holds no {VERSION_FILE}: it is not PyTorch's sources")
+
+
+def _damaged(tarball: Path, error: Exception) -> SourceError:
+    return SourceError(f"{tarball} is truncated or damaged ({error}); download it again")
+
+
+def _inner(member: tarfile.TarInfo, tarball: Path) -> tarfile.TarInfo | None:
+    """The member without the top directory; None for what is not to be unpacked."""
+    parts = PurePosixPath(member.name).parts
+    if ".." in parts or PurePosixPath(member.name).is_absolute():
+        raise UnsafeMemberError(f"{tarball}: member {member.name!r} leads out of the folder")
+    # Someone else's .git would bring its own configuration and hooks.
+    if len(parts) < 2 or ".git" in parts:
+        return None
+    changes: dict[str, str] = {"name": "/".join(parts[1:])}
+    if member.islnk():
+        # A hard link names another member, from the top; a symbolic link a place from here.
+        changes["linkname"] = "/".join(PurePosixPath(member.linkname).parts[1:])
+    return member.replace(**changes, deep=False)  # type: ignore[arg-type]
+
+
+def check_version(repo: Repo, tag: Tag, where: Path) -> None:
+    """Makes sure that what is checked out is ``tag``; messages call the place ``where``.
+
+    Raises:
+        WrongSourceError: it is not; the message names both.
+    """
+    if git.head(repo).hexsha == tag.git_commit:
+        return
+    other = [name for name in git.tags_at_head(repo) if _is_release(name) and name != tag.name]
+    if other:
+        raise WrongSourceError(_wrong(where, other[0], tag))
+    text = git.file_at_head(repo, VERSION_FILE)
+    if text is None:
+        raise WrongSourceError(f"{where} is not PyTorch: it has no {VERSION_FILE}")
+    if not _matches(text.strip(), tag):
+        raise WrongSourceError(_wrong(where, text.strip(), tag))
+
+
+def _wrong(where: Path, found: str, tag: Tag) -> str:
+    return f"{where} is PyTorch {found}, not {tag.name}; run: git checkout {tag.name}"
+
+
+def _is_release(name: str) -> bool:
+    return re.fullmatch(r"v\d+\.\d+\.\d+", name) is not None
+
+
+def _matches(text: str, tag: Tag) -> bool:
+    try:
+        found = Version(text)
+    except InvalidVersion:
+        return False
+    wanted = Version(tag.version)
+    if found.release == wanted.release:
+        return True
+    # Upstream's release branches carry the branch's first version, as X.Y.0a0; the version of
+    # a release, X.Y.1 say, is given to the build from outside.
+    return found.is_prerelease and found.release == (wanted.major, wanted.minor, 0)
