@@ -1,0 +1,302 @@
+#pragma once
+
+// The one place where torch versions differ. A new version that does not
+// compile is mended here.
+
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/version.h>
+
+#include <string>
+
+#define LMS_TORCH_AT_LEAST(minor) \
+  (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
+
+namespace torch::cuda::lms::compat {
+
+namespace cca = c10::cuda::CUDACachingAllocator;
+
+using c10::CachingDeviceAllocator::DeviceStats;
+
+#if LMS_TORCH_AT_LEAST(11)
+using MempoolId = c10::MempoolId_t;
+#else
+using MempoolId = c10::cuda::MempoolId_t;
+#endif
+
+// Throw-on-access of a StorageImpl. Setting it is public since 2.3, clearing it
+// since 2.14, and only together with the message, which costs an allocation at
+// each operator. An explicit instantiation may name a private member
+// (C++17 [temp.explicit]/12), so both flags are reached in every version
+// without copying the class's layout.
+template <bool c10::StorageImpl::* Throws, bool c10::StorageImpl::* Checked>
+struct AccessFlags {
+  friend void set_access_flags(c10::StorageImpl& storage, bool throws) {
+    storage.*Throws = throws;
+    if (throws) {
+      // mutable_data() looks at this one first. Left set afterwards, it costs
+      // the slow path of that check and no more.
+      storage.*Checked = true;
+    }
+  }
+};
+template struct AccessFlags<
+    &c10::StorageImpl::throw_on_immutable_data_ptr_,
+    &c10::StorageImpl::has_mutable_data_ptr_check_>;
+void set_access_flags(c10::StorageImpl& storage, bool throws);
+
+// From now on each access to the data throws c10::Error with this message.
+inline void forbid_access(c10::StorageImpl& storage, std::string message) {
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+}
+
+// The same with the message of the last forbid_access().
+inline void forbid_access(c10::StorageImpl& storage) {
+  set_access_flags(storage, true);
+}
+
+inline void allow_access(c10::StorageImpl& storage) {
+  set_access_flags(storage, false);
+}
+
+// A stream that the user made and may destroy (torch.cuda.ExternalStream). Its
+// id is the handle; the ids of PyTorch's own streams are odd, and 0 is the
+// default stream.
+inline bool is_external(c10::cuda::CUDAStream stream) {
+  return stream.id() != 0 && (stream.id() & 1) == 0;
+}
+
+// Forwards every virtual method of this version's CUDAAllocator to another
+// allocator; the tier overrides the few that it cares about. A method with a
+// default implementation that is missing here would be lost silently, so a test
+// compares this list with the header of every registered tag.
+class ForwardingAllocator : public cca::CUDAAllocator {
+ public:
+  explicit ForwardingAllocator(cca::CUDAAllocator* target) : target_(target) {}
+
+  c10::DataPtr allocate(size_t n) override {
+    return target_->allocate(n);
+  }
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return target_->is_simple_data_ptr(data);
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return target_->raw_deleter();
+  }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    target_->copy_data(dest, src, count);
+  }
+  void* raw_alloc(size_t nbytes) override {
+    return target_->raw_alloc(nbytes);
+  }
+  void* raw_alloc_with_stream(size_t nbytes, cudaStream_t stream) override {
+    return target_->raw_alloc_with_stream(nbytes, stream);
+  }
+  void raw_delete(void* ptr) override {
+    target_->raw_delete(ptr);
+  }
+  void init(int device_count) override {
+    target_->init(device_count);
+  }
+  bool initialized() override {
+    return target_->initialized();
+  }
+  double getMemoryFraction(c10::DeviceIndex device) override {
+    return target_->getMemoryFraction(device);
+  }
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
+    target_->setMemoryFraction(fraction, device);
+  }
+  void enable(bool value) override {
+    target_->enable(value);
+  }
+  bool isEnabled() const override {
+    return target_->isEnabled();
+  }
+  void cacheInfo(c10::DeviceIndex device, size_t* largest) override {
+    target_->cacheInfo(device, largest);
+  }
+  void* getBaseAllocation(void* ptr, size_t* size) override {
+    return target_->getBaseAllocation(ptr, size);
+  }
+  using cca::CUDAAllocator::recordStream;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
+    target_->recordStream(data, stream);
+  }
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    return target_->getDeviceStats(device);
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    target_->resetAccumulatedStats(device);
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    target_->resetPeakStats(device);
+  }
+  void beginAllocateToPool(
+      c10::DeviceIndex device,
+      MempoolId pool,
+      std::function<bool(cudaStream_t)> filter) override {
+    target_->beginAllocateToPool(device, pool, std::move(filter));
+  }
+  void endAllocateToPool(c10::DeviceIndex device, MempoolId pool) override {
+    target_->endAllocateToPool(device, pool);
+  }
+  void releasePool(c10::DeviceIndex device, MempoolId pool) override {
+    target_->releasePool(device, pool);
+  }
+  int getPoolUseCount(c10::DeviceIndex device, MempoolId pool) override {
+    return target_->getPoolUseCount(device, pool);
+  }
+  bool checkPoolLiveAllocations(
+      c10::DeviceIndex device,
+      MempoolId pool,
+      const std::unordered_set<void*>& expected) override {
+    return target_->checkPoolLiveAllocations(device, pool, expected);
+  }
+  cca::ShareableHandle shareIpcHandle(void* ptr) override {
+    return target_->shareIpcHandle(ptr);
+  }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    return target_->getIpcDevPtr(std::move(handle));
+  }
+  bool isHistoryEnabled() override {
+    return target_->isHistoryEnabled();
+  }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) override {
+    target_->recordAnnotation(pairs);
+  }
+  void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override {
+    target_->attachOutOfMemoryObserver(std::move(observer));
+  }
+  void attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) override {
+    target_->attachAllocatorTraceTracker(std::move(tracker));
+  }
+  void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override {
+    target_->enablePeerAccess(device, peer);
+  }
+  cudaError_t memcpyAsync(
+      void* dst,
+      int dst_device,
+      const void* src,
+      int src_device,
+      size_t count,
+      cudaStream_t stream,
+      bool p2p_enabled) override {
+    return target_->memcpyAsync(dst, dst_device, src, src_device, count, stream, p2p_enabled);
+  }
+  std::shared_ptr<cca::AllocatorState> getCheckpointState(c10::DeviceIndex device, MempoolId pool)
+      override {
+    return target_->getCheckpointState(device, pool);
+  }
+  cca::CheckpointDelta setCheckpointPoolState(
+      c10::DeviceIndex device,
+      std::shared_ptr<cca::AllocatorState> state) override {
+    return target_->setCheckpointPoolState(device, std::move(state));
+  }
+  std::string name() override {
+    return target_->name();
+  }
+
+#if LMS_TORCH_AT_LEAST(11)
+  void emptyCache(MempoolId pool) override {
+    target_->emptyCache(pool);
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return target_->getMemoryInfo(device);
+  }
+  std::vector<cca::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
+    return target_->getExpandableSegmentSizes(device);
+  }
+  cca::SnapshotInfo snapshot(MempoolId pool, bool traces) override {
+    return target_->snapshot(pool, traces);
+  }
+  void createOrIncrefPool(
+      c10::DeviceIndex device,
+      MempoolId pool,
+      std::shared_ptr<cca::CUDAAllocator> allocator) override {
+    target_->createOrIncrefPool(device, pool, std::move(allocator));
+  }
+  void setUseOnOOM(c10::DeviceIndex device, MempoolId pool, bool use) override {
+    target_->setUseOnOOM(device, pool, use);
+  }
+  void setNoSplit(c10::DeviceIndex device, MempoolId pool) override {
+    target_->setNoSplit(device, pool);
+  }
+  void recordHistory(
+      bool enabled,
+      cca::CreateContextFn recorder,
+      size_t entries,
+      cca::RecordContext when,
+      bool clear,
+      const std::vector<std::string>& skip) override {
+    target_->recordHistory(enabled, recorder, entries, when, clear, skip);
+  }
+  void pushCompileContext(std::string& context) override {
+    target_->pushCompileContext(context);
+  }
+  void popCompileContext() override {
+    target_->popCompileContext();
+  }
+  void setUserMetadata(const std::string& metadata) override {
+    target_->setUserMetadata(metadata);
+  }
+  std::string getUserMetadata() override {
+    return target_->getUserMetadata();
+  }
+#else
+  void emptyCache() override {
+    target_->emptyCache();
+  }
+  cca::SnapshotInfo snapshot() override {
+    return target_->snapshot();
+  }
+  void ensureExistsAndIncrefPool(c10::DeviceIndex device, MempoolId pool) override {
+    target_->ensureExistsAndIncrefPool(device, pool);
+  }
+  void recordHistory(
+      bool enabled,
+      cca::CreateContextFn recorder,
+      size_t entries,
+      cca::RecordContext when) override {
+    target_->recordHistory(enabled, recorder, entries, when);
+  }
+#endif
+
+#if LMS_TORCH_AT_LEAST(14)
+  void markCaptureBegin(c10::DeviceIndex device) override {
+    target_->markCaptureBegin(device);
+  }
+  void markCaptureEnd(c10::DeviceIndex device) override {
+    target_->markCaptureEnd(device);
+  }
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
+    return target_->getContextForPointer(ptr);
+  }
+  bool supportsUserMetadata() override {
+    return target_->supportsUserMetadata();
+  }
+  void annotateMemory(const void* ptr, const std::string& metadata) override {
+    target_->annotateMemory(ptr, metadata);
+  }
+  void attachOomRejectionObserver(cca::OomRejectionObserver observer) override {
+    target_->attachOomRejectionObserver(std::move(observer));
+  }
+  c10::DataPtr allocateWithAddress(size_t size, void* address) override {
+    return target_->allocateWithAddress(size, address);
+  }
+#endif
+
+ protected:
+  cca::CUDAAllocator* const target_;
+};
+
+// The native allocator's own cache, emptied.
+inline void empty_cache(cca::CUDAAllocator& allocator) {
+#if LMS_TORCH_AT_LEAST(11)
+  allocator.emptyCache({0, 0});
+#else
+  allocator.emptyCache();
+#endif
+}
+
+} // namespace torch::cuda::lms::compat

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+// A CUDA event without timing. Owns the handle.
+class Event {
+ public:
+  Event() {
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() {
+    // At process exit the driver may be gone: nothing can be done about it then.
+    if (cudaEventDestroy(event_) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  }
+
+  void record(cudaStream_t stream) {
+    C10_CUDA_CHECK(cudaEventRecord(event_, stream));
+  }
+
+  // Makes later work on the stream wait, without waiting on the host.
+  void block(cudaStream_t stream) const {
+    C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));
+  }
+
+  bool done() const {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    C10_CUDA_CHECK(error);
+    return true;
+  }
+
+  void synchronize() const {
+    C10_CUDA_CHECK(cudaEventSynchronize(event_));
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Shared, because the block, its host buffer and a timeline may all wait for
+// the same point of a stream.
+using EventRef = std::shared_ptr<Event>;
+
+// Events of one device, reused. Used under the LMS mutex, with that device
+// current; outlives every EventRef it gave (see Runtime: never destroyed).
+class EventPool {
+ public:
+  EventRef record(cudaStream_t stream) {
+    std::unique_ptr<Event> event;
+    if (free_.empty()) {
+      event = std::make_unique<Event>();
+    } else {
+      event = std::move(free_.back());
+      free_.pop_back();
+    }
+    event->record(stream);
+    return EventRef(event.release(), [this](Event* used) { free_.emplace_back(used); });
+  }
+
+ private:
+  std::vector<std::unique_ptr<Event>> free_;
+};
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,275 @@
+#include <torch/csrc/cuda/lms/guard.h>
+
+#include <torch/csrc/cuda/lms/lock.h>
+#include <torch/csrc/cuda/lms/operator.h>
+#include <torch/csrc/cuda/lms/runtime.h>
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+struct Input {
+  c10::StorageImpl* storage;
+  bool write;
+};
+using Inputs = c10::SmallVector<Input, 8>;
+
+struct Pin {
+  Block* block;
+  c10::cuda::CUDAStream stream; // current for the block's device at the start
+  bool collective;
+};
+
+// What this thread is in the middle of.
+struct Thread {
+  std::vector<bool> frames; // one per operator begun; true: not transparent
+  size_t depth = 0; // how many of them are true
+  const char* name = nullptr; // of the outermost one
+  std::vector<Pin> pins; // undone at the end of the outermost one
+  std::string failure; // why an input could not be paged in
+};
+
+Thread& thread() {
+  static thread_local Thread instance;
+  return instance;
+}
+
+void collect(const at::Tensor& tensor, bool write, Inputs& inputs) {
+  if (!tensor.defined()) {
+    return;
+  }
+  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  // Not Tensor::device(): a subclass may answer that in Python.
+  if (const c10::Storage& storage = impl->unsafe_storage()) {
+    c10::StorageImpl* const data = storage.unsafeGetStorageImpl();
+    if (data->device_type() == c10::DeviceType::CUDA) {
+      inputs.push_back({data, write});
+    }
+  } else if (const auto* const sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
+    collect(sparse->indices(), write, inputs);
+    collect(sparse->values(), write, inputs);
+  } else if (const auto* const rows = dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
+    collect(rows->compressed_indices(), write, inputs);
+    collect(rows->plain_indices(), write, inputs);
+    collect(rows->values(), write, inputs);
+  }
+}
+
+void collect(const c10::IValue& value, bool write, Inputs& inputs) {
+  if (value.isTensor()) {
+    collect(value.toTensor(), write, inputs);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      collect(element, write, inputs);
+    }
+  } else if (value.isTuple()) {
+    for (const c10::IValue& element : value.toTupleRef().elements()) {
+      collect(element, write, inputs);
+    }
+  }
+}
+
+// Pins the storages and brings them to the device. Does not throw: what could
+// not be brought throws when it is accessed, or at the next allocation.
+void use(const Inputs& inputs, bool collective) {
+  Runtime& runtime = Runtime::get();
+  Thread& self = thread();
+  const size_t first = self.pins.size();
+  const Lock lock;
+  c10::SmallVector<bool, 8> writes;
+  // All are pinned before the first is brought, so that bringing one does not
+  // page out another.
+  for (const Input& input : inputs) {
+    const c10::DeviceIndex device = input.storage->device().index();
+    Pager& pager = runtime.pager(device);
+    Block* const block = pager.adopt(*input.storage, runtime.settings.size);
+    if (!block) {
+      continue;
+    }
+    pager.pin(*block);
+    block->collective = false;
+    self.pins.push_back({block, c10::cuda::getCurrentCUDAStream(device), collective});
+    writes.push_back(input.write);
+  }
+  for (size_t i = first; i < self.pins.size(); ++i) {
+    Block& block = *self.pins[i].block;
+    try {
+      block.pager.bring(block, self.pins[i].stream);
+      if (writes[i - first]) {
+        block.pager.wrote(block);
+      }
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      // The wording that training loops look for, however it is raised.
+      self.failure = message.find("out of memory") == std::string::npos
+                         ? "CUDA out of memory. " + message
+                         : message;
+      block.pager.fail(block, self.failure);
+    }
+  }
+}
+
+void release_pins(Thread& self) {
+  if (self.pins.empty()) {
+    return;
+  }
+  struct Position {
+    Timeline* timeline;
+    uint64_t value;
+  };
+  c10::SmallVector<Position, 4> positions;
+  const Lock lock;
+  for (const Pin& pin : self.pins) {
+    Block& block = *pin.block;
+    if (!block.dead) {
+      Timeline& timeline = block.pager.timeline(pin.stream);
+      const Position* position = nullptr;
+      for (const Position& known : positions) {
+        if (known.timeline == &timeline) {
+          position = &known;
+        }
+      }
+      if (!position) {
+        positions.push_back({&timeline, timeline.advance()});
+        position = &positions.back();
+        // Without an event of its own, a page-out would wait for everything
+        // that is issued until then; and a stream of the user's may be gone.
+        if (!block.pager.capturing() &&
+            (block.pager.under_pressure() || compat::is_external(pin.stream))) {
+          timeline.mark();
+        }
+      }
+      block.pager.used(block, timeline, position->value);
+      block.collective = pin.collective;
+    }
+    block.pager.unpin(block);
+  }
+  self.pins.clear();
+}
+
+void begin(bool transparent, const char* name) {
+  Thread& self = thread();
+  self.frames.push_back(!transparent);
+  if (!transparent && self.depth++ == 0) {
+    self.name = name;
+  }
+}
+
+void end() {
+  Thread& self = thread();
+  if (self.frames.empty()) {
+    return;
+  }
+  const bool opaque = self.frames.back();
+  self.frames.pop_back();
+  if (!opaque || --self.depth > 0) {
+    return;
+  }
+  self.name = nullptr;
+  self.failure.clear();
+  release_pins(self);
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
+  const Operator& op = Operator::of(function);
+  begin(op.transparent, function.name());
+  if (op.transparent) {
+    return nullptr;
+  }
+  Inputs inputs;
+  const auto arguments = function.inputs();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    collect(arguments[i], op.may_write(i), inputs);
+  }
+  if (!inputs.empty()) {
+    use(inputs, op.collective);
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction&, at::ObserverContext*) {
+  end();
+}
+
+std::mutex handle_mutex;
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
+
+} // namespace
+
+void Guard::install() {
+  const std::lock_guard<std::mutex> lock(handle_mutex);
+  if (handle == at::INVALID_CALLBACK_HANDLE) {
+    handle = at::addGlobalCallback(
+        at::RecordFunctionCallback(on_start, on_end)
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+}
+
+void Guard::remove() {
+  const std::lock_guard<std::mutex> lock(handle_mutex);
+  if (handle != at::INVALID_CALLBACK_HANDLE) {
+    at::removeCallback(handle);
+    handle = at::INVALID_CALLBACK_HANDLE;
+  }
+}
+
+const char* Guard::current_operator() {
+  return thread().name;
+}
+
+void Guard::check_failed() {
+  Thread& self = thread();
+  if (C10_UNLIKELY(!self.failure.empty())) {
+    const std::string failure = self.failure;
+    self.failure.clear();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, failure);
+  }
+}
+
+void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
+  begin(false, "a compiled region");
+  Inputs inputs;
+  for (size_t i = 0; i < count; ++i) {
+    if (storages[i]->device_type() == c10::DeviceType::CUDA) {
+      inputs.push_back({storages[i], true});
+    }
+  }
+  use(inputs, false);
+  if (!thread().failure.empty()) {
+    const std::string failure = thread().failure;
+    end();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, failure);
+  }
+}
+
+void Guard::end_region() {
+  end();
+}
+
+void Guard::address_taken(c10::StorageImpl& storage) {
+  if (storage.device_type() != c10::DeviceType::CUDA) {
+    return;
+  }
+  if (thread().depth > 0) {
+    use({{&storage, true}}, false);
+    check_failed();
+    return;
+  }
+  const Lock lock;
+  Pager& pager = Runtime::get().pager(storage.device().index());
+  // Of any size: the limit of what is managed may be lowered later.
+  if (Block* const block = pager.adopt(storage, 1)) {
+    pager.export_address(*block, c10::cuda::getCurrentCUDAStream(storage.device().index()));
+  }
+}
+
+} // namespace torch::cuda::lms

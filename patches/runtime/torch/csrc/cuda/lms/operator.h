@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+// What the guard must know of an operator, from its schema.
+struct Operator {
+  // Touches no bytes itself: a view, a metadata operator, or one that is only
+  // made of other operators, each of which is guarded by itself.
+  bool transparent = false;
+
+  // Runs on after the call returns (torch.distributed).
+  bool collective = false;
+
+  // Which arguments may be written; empty: any of them.
+  std::vector<bool> writes;
+
+  bool may_write(size_t argument) const {
+    return argument >= writes.size() || writes[argument];
+  }
+
+  static const Operator& of(const at::RecordFunction& function);
+};
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/block.h>
+
+namespace torch::cuda::lms {
+
+// Which block to page out next: of the least recently used idle ones, the one
+// that fits the need best, so that a small request does not move a huge block.
+// Every allocation, use and free of a managed block passes through here, in
+// issue order, with its size: a planner that records them replaces this class.
+class Policy {
+ public:
+  void allocated(Block&) {}
+
+  // An operator begins to use the block.
+  void used(Block& block) {
+    remove(block);
+  }
+
+  // The last operator that used the block has ended.
+  void released(Block& block) {
+    remove(block);
+    block.place = idle_.insert(idle_.end(), &block);
+    block.idle = true;
+  }
+
+  void freed(Block& block) {
+    remove(block);
+  }
+
+  // The block to page out when this many bytes are missing, or null.
+  Block* victim(size_t missing) const {
+    Block* best = nullptr;
+    size_t seen = 0;
+    for (Block* const block : idle_) {
+      if (block->size >= missing && (!best || block->size < best->size)) {
+        best = block;
+      }
+      // Newer blocks will be needed sooner, however well they fit.
+      if (++seen == kWindow) {
+        break;
+      }
+    }
+    return best || idle_.empty() ? best : idle_.front();
+  }
+
+  void remove(Block& block) {
+    if (block.idle) {
+      idle_.erase(block.place);
+      block.idle = false;
+    }
+  }
+
+ private:
+  static constexpr size_t kWindow = 16; // blocks
+
+  std::list<Block*> idle_; // oldest first
+};
+
+} // namespace torch::cuda::lms

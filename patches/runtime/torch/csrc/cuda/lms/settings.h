@@ -1,0 +1,28 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+namespace torch::cuda::lms {
+
+// What the user sets. Read without the LMS mutex.
+struct Settings {
+  std::atomic<bool> enabled{false};
+
+  // Bytes that PyTorch may have allocated on a device before LMS pages out;
+  // 0 = automatic.
+  std::atomic<size_t> limit{0};
+
+  // Bytes of the smallest storage that is managed. 1 MiB as in the first LMS.
+  std::atomic<size_t> size{size_t(1) << 20};
+
+  // Page out everything idle at each allocation. For tests: any use of a
+  // storage that the guard does not see becomes an error at once.
+  std::atomic<bool> stress{false};
+
+  // Before a block is paged out without a copy, compare it with its host copy.
+  // For tests: an operator that writes without saying so is counted.
+  std::atomic<bool> verify_clean{false};
+};
+
+} // namespace torch::cuda::lms

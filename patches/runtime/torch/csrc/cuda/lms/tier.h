@@ -1,0 +1,26 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/compat.h>
+
+namespace torch::cuda::lms {
+
+// The allocator tier: stands in front of the native allocator, and makes room
+// before it is asked. Once installed it stays; with LMS off it only forwards.
+class Tier : public compat::ForwardingAllocator {
+ public:
+  explicit Tier(compat::cca::CUDAAllocator* native) : ForwardingAllocator(native) {}
+
+  c10::DataPtr allocate(size_t bytes) override;
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  void beginAllocateToPool(
+      c10::DeviceIndex device,
+      compat::MempoolId pool,
+      std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) override;
+  void releasePool(c10::DeviceIndex device, compat::MempoolId pool) override;
+};
+
+} // namespace torch::cuda::lms

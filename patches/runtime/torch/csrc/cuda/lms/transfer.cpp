@@ -1,0 +1,23 @@
+#include <torch/csrc/cuda/lms/transfer.h>
+
+namespace torch::cuda::lms {
+
+// The streams live as long as the process: a Pager is never destroyed, because
+// storages outlive static destructors.
+Transfer::Transfer() {
+  // Non-blocking: the legacy default stream must not wait for transfers.
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&out_, cudaStreamNonBlocking));
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&in_, cudaStreamNonBlocking));
+}
+
+EventRef Transfer::page_out(const HostBuffer& host, const void* device, size_t bytes) {
+  C10_CUDA_CHECK(cudaMemcpyAsync(host.data, device, bytes, cudaMemcpyDeviceToHost, out_));
+  return events_.record(out_);
+}
+
+EventRef Transfer::page_in(void* device, const HostBuffer& host, size_t bytes) {
+  C10_CUDA_CHECK(cudaMemcpyAsync(device, host.data, bytes, cudaMemcpyHostToDevice, in_));
+  return events_.record(in_);
+}
+
+} // namespace torch::cuda::lms

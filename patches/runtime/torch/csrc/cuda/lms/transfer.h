@@ -1,0 +1,41 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/arena.h>
+#include <torch/csrc/cuda/lms/event.h>
+
+#include <cstddef>
+
+namespace torch::cuda::lms {
+
+// The two copy streams of one device: page-outs and page-ins run at the same
+// time, each in order. The device must be current for every call.
+class Transfer {
+ public:
+  Transfer();
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  cudaStream_t out() const {
+    return out_;
+  }
+  cudaStream_t in() const {
+    return in_;
+  }
+
+  // Each issues one copy behind what its stream already waits for, and returns
+  // the event of its end. Throws c10::Error when CUDA refuses.
+  EventRef page_out(const HostBuffer& host, const void* device, size_t bytes);
+  EventRef page_in(void* device, const HostBuffer& host, size_t bytes);
+
+  // An event for what is issued on a stream until now.
+  EventPool& events() {
+    return events_;
+  }
+
+ private:
+  cudaStream_t out_ = nullptr;
+  cudaStream_t in_ = nullptr;
+  EventPool events_;
+};
+
+} // namespace torch::cuda::lms

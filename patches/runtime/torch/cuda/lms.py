@@ -1,0 +1,515 @@
+r"""Large Model Support (LMS): train models that do not fit in GPU memory.
+
+With ``torch.cuda.set_enabled_lms(True)`` the CUDA allocator moves tensors that
+no operator is using to host memory when the GPU runs out, and brings each back
+before the next operator that needs it. Results are bit-identical.
+
+This module is the Python face of ``libtorch_lms.so``, which is loaded at the
+first call that needs it. It is written for every Python that a supported
+PyTorch runs on, hence neither f-strings nor annotations of variables.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+
+import torch
+
+__all__ = [
+    "get_enabled_lms",
+    "get_limit_lms",
+    "get_size_lms",
+    "reclaim_inactive",
+    "set_enabled_lms",
+    "set_limit_lms",
+    "set_size_lms",
+]
+
+_ABI_VERSION = 1
+_OUT_OF_MEMORY = 2
+
+_POOLS = ("all", "small_pool", "large_pool")
+_STAT = ("current", "peak", "allocated", "freed")
+_SOURCES = (
+    "freelist",
+    "cudamalloc",
+    "reclaim_one",
+    "reclaim_fragments",
+    "reclaim_all",
+    "cudamalloc_retry",
+)
+
+_lock = threading.RLock()
+_library = None
+_addresses_guarded = False
+# What the user set, also while there is no device to apply it to. Bytes.
+_settings = {"enabled": False, "limit": 0, "size": 1 << 20}
+
+
+def _path():
+    return os.path.join(os.path.dirname(os.path.dirname(__file__)), "lib", "libtorch_lms.so")
+
+
+def _open(path):
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise RuntimeError(
+            "LMS: {} cannot be loaded ({}). Reinstall this build of PyTorch, or build it again "
+            "with lmsbuild.".format(path, error)
+        ) from error
+    library.lms_abi_version.restype = ctypes.c_int
+    found = library.lms_abi_version()
+    if found != _ABI_VERSION:
+        raise RuntimeError(
+            "LMS: {} has version {} of the interface, and torch/cuda/lms.py needs {}: the two "
+            "come from different builds.".format(path, found, _ABI_VERSION)
+        )
+    size = ctypes.c_size_t
+    storage = ctypes.c_void_p
+    device = ctypes.c_int
+    for name, result, arguments in (
+        ("last_error", ctypes.c_char_p, ()),
+        ("set_enabled", ctypes.c_int, (ctypes.c_int,)),
+        ("get_enabled", ctypes.c_int, ()),
+        ("set_limit", ctypes.c_int, (size,)),
+        ("get_limit", size, ()),
+        ("set_size", ctypes.c_int, (size,)),
+        ("get_size", size, ()),
+        ("reclaim_inactive", ctypes.c_int, (ctypes.POINTER(size),)),
+        ("trim_host", ctypes.c_int, (ctypes.POINTER(size),)),
+        ("stat_count", size, ()),
+        ("stat_name", ctypes.c_char_p, (size,)),
+        ("stats", ctypes.c_int, (device, ctypes.POINTER(ctypes.c_int64))),
+        ("reset_peak_stats", ctypes.c_int, (device,)),
+        ("reset_accumulated_stats", ctypes.c_int, (device,)),
+        ("hold", ctypes.c_int, (storage,)),
+        ("release", ctypes.c_int, (storage,)),
+        ("take_address", ctypes.c_int, (storage,)),
+        ("release_address", ctypes.c_int, (storage,)),
+        ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
+        ("end_region", ctypes.c_int, ()),
+        ("is_resident", ctypes.c_int, (storage,)),
+        ("set_option", ctypes.c_int, (ctypes.c_char_p, ctypes.c_int)),
+    ):
+        function = getattr(library, "lms_" + name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def _load():
+    """The library, or None on a machine without a CUDA device."""
+    global _library
+    with _lock:
+        if _library is None and torch.cuda.device_count() > 0:
+            library = _open(_path())
+            _check(library.lms_set_limit(_settings["limit"]), library)
+            _check(library.lms_set_size(_settings["size"]), library)
+            _library = library
+        return _library
+
+
+def _check(code, library=None):
+    if code == 0:
+        return
+    message = (library or _library).lms_last_error().decode("utf-8", "replace")
+    if code == _OUT_OF_MEMORY:
+        raise torch.cuda.OutOfMemoryError(message)
+    raise RuntimeError(message)
+
+
+def _size(value, name):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("{} must be an int (bytes), not {}".format(name, type(value).__name__))
+    if value < 0:
+        raise ValueError("{} must not be negative, and is {}".format(name, value))
+    return value
+
+
+def set_enabled_lms(enable):
+    r"""Turns Large Model Support on or off, for all devices of this process.
+
+    Works at any time, before or after tensors exist. Turning it off brings
+    every tensor back to its GPU. Without a CUDA device the setting is
+    remembered and has no effect.
+
+    Args:
+        enable (bool): whether to page idle tensors out to host memory when the
+            GPU runs out.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: LMS is turned off and what it paged out
+            does not fit; it stays on.
+        RuntimeError: the CUDA allocator in use is not the native one.
+    """
+    enable = bool(enable)
+    library = _load()
+    if library is not None:
+        _check(library.lms_set_enabled(int(enable)))
+        if enable:
+            _guard_addresses()
+    _settings["enabled"] = enable
+
+
+def get_enabled_lms():
+    r"""Whether Large Model Support is on (bool)."""
+    return _settings["enabled"]
+
+
+def set_limit_lms(limit):
+    r"""Sets how many bytes PyTorch may have allocated on a GPU before LMS pages out.
+
+    The limit is soft: what running operators use at once is never paged out.
+
+    Args:
+        limit (int): bytes, for each device; 0 = automatic, 95 % of what the
+            process can get.
+    """
+    limit = _size(limit, "limit")
+    library = _load()
+    if library is not None:
+        _check(library.lms_set_limit(limit))
+    _settings["limit"] = limit
+
+
+def get_limit_lms():
+    r"""The limit that was set, in bytes; 0 = automatic."""
+    return _settings["limit"]
+
+
+def set_size_lms(size):
+    r"""Sets the size of the smallest tensor storage that LMS pages out.
+
+    Args:
+        size (int): bytes; 1 MiB at the start.
+    """
+    size = _size(size, "size")
+    library = _load()
+    if library is not None:
+        _check(library.lms_set_size(size))
+    _settings["size"] = size
+
+
+def get_size_lms():
+    r"""The size of the smallest tensor storage that LMS pages out, in bytes."""
+    return _settings["size"]
+
+
+def reclaim_inactive():
+    r"""Pages out every tensor that no operator is using.
+
+    Returns:
+        int: bytes of GPU memory given back to PyTorch's cache.
+    """
+    library = _load()
+    if library is None:
+        return 0
+    reclaimed = ctypes.c_size_t()
+    _check(library.lms_reclaim_inactive(ctypes.byref(reclaimed)))
+    return reclaimed.value
+
+
+def trim_host():
+    r"""Gives pinned host memory that holds no tensor back to the system.
+
+    Returns:
+        int: bytes.
+    """
+    if _library is None:
+        return 0
+    trimmed = ctypes.c_size_t()
+    _check(_library.lms_trim_host(ctypes.byref(trimmed)))
+    return trimmed.value
+
+
+# ---- tensors -----------------------------------------------------------------
+
+
+def _storages(tensors):
+    """The CUDA storages of tensors: also of sparse ones and of subclasses' parts."""
+    for tensor in tensors:
+        if tensor.layout is torch.strided and tensor.is_cuda:
+            try:
+                yield tensor.untyped_storage()
+            except (NotImplementedError, RuntimeError):
+                # A wrapper without memory of its own.
+                continue
+        elif tensor.layout is torch.sparse_coo:
+            yield from _storages((tensor._indices(), tensor._values()))
+
+
+@contextlib.contextmanager
+def resident(*tensors):
+    r"""Keeps tensors on their GPU inside a ``with`` block.
+
+    For code that reads a tensor's memory where no PyTorch operator shows it,
+    such as a C++ extension that is called without the dispatcher.
+
+    Args:
+        tensors (torch.Tensor): of any device; only CUDA tensors are affected.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: they do not fit at the same time.
+    """
+    held = []
+    try:
+        if _library is not None:
+            for storage in _storages(tensors):
+                _check(_library.lms_hold(storage._cdata))
+                held.append(storage)
+        yield
+    finally:
+        for storage in held:
+            _check(_library.lms_release(storage._cdata))
+
+
+def release(*tensors):
+    r"""Lets LMS page out tensors again whose address was handed out.
+
+    A tensor whose address has left PyTorch (``data_ptr()``, DLPack,
+    ``__cuda_array_interface__``, CUDA IPC, a CUDA graph) stays on its GPU until
+    its storage dies or this is called. Call it when nobody uses the address any
+    more.
+    """
+    if _library is not None:
+        for storage in _storages(tensors):
+            _check(_library.lms_release_address(storage._cdata))
+
+
+def is_resident(tensor):
+    r"""Whether a tensor's memory is on its GPU now (bool). True for what LMS does not manage."""
+    if _library is None:
+        return True
+    return all(_library.lms_is_resident(s._cdata) != 0 for s in _storages((tensor,)))
+
+
+def _take_address(storage):
+    if _settings["enabled"] and _library is not None and storage.device.type == "cuda":
+        _check(_library.lms_take_address(storage._cdata))
+
+
+def _take_tensor_address(tensor):
+    if _settings["enabled"] and isinstance(tensor, torch.Tensor):
+        for storage in _storages((tensor,)):
+            _take_address(storage)
+
+
+def takes_address(function):
+    r"""Decorates a function that hands out the address of its first argument, a tensor."""
+
+    @functools.wraps(function)
+    def wrapper(tensor, *args, **kwargs):
+        _take_tensor_address(tensor)
+        return function(tensor, *args, **kwargs)
+
+    return wrapper
+
+
+def _takes_storage_address(function):
+    @functools.wraps(function)
+    def wrapper(storage, *args, **kwargs):
+        _take_address(storage)
+        return function(storage, *args, **kwargs)
+
+    return wrapper
+
+
+def _guard_addresses():
+    """Makes every way that hands out an address tell LMS first.
+
+    Done when LMS is turned on and not in the source, so that whoever never
+    turns it on pays nothing.
+    """
+    global _addresses_guarded
+    with _lock:
+        if _addresses_guarded:
+            return
+        _addresses_guarded = True
+
+        storage = torch.UntypedStorage
+        torch.Tensor.data_ptr = takes_address(torch.Tensor.data_ptr)
+        storage.data_ptr = _takes_storage_address(storage.data_ptr)
+        storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
+        storage.resize_ = _resident_resize(storage.resize_)
+        for name in ("_to_dlpack", "_to_dlpack_versioned"):
+            if hasattr(torch._C, name):
+                setattr(torch._C, name, takes_address(getattr(torch._C, name)))
+        # A C interface that asks nobody: consumers fall back to __dlpack__().
+        if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
+            del torch.Tensor.__dlpack_c_exchange_api__
+
+
+def _resident_resize(function):
+    @functools.wraps(function)
+    def wrapper(storage, *args, **kwargs):
+        # It copies the old bytes, and is no operator.
+        with _region_of([storage]):
+            return function(storage, *args, **kwargs)
+
+    return wrapper
+
+
+@contextlib.contextmanager
+def _region_of(storages):
+    if not (_settings["enabled"] and _library is not None):
+        yield
+        return
+    storages = [s for s in storages if s.device.type == "cuda"]
+    addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
+    _check(_library.lms_begin_region(addresses, len(storages)))
+    try:
+        yield
+    finally:
+        _check(_library.lms_end_region())
+
+
+def region(function):
+    r"""Decorates a method that runs compiled code on a list of inputs.
+
+    Such code reaches memory without operators, so the whole call is one
+    operator that may write each of its inputs.
+    """
+
+    @functools.wraps(function)
+    def wrapper(self, inputs, *args, **kwargs):
+        if not _settings["enabled"] or _library is None:
+            return function(self, inputs, *args, **kwargs)
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        constants = getattr(self, "constants", None)
+        if isinstance(constants, dict):
+            tensors.extend(v for v in constants.values() if isinstance(v, torch.Tensor))
+        storages = list(_storages(tensors))
+        # The callee empties the list of its inputs to free them early.
+        del tensors
+        with _region_of(storages):
+            del storages
+            return function(self, inputs, *args, **kwargs)
+
+    return wrapper
+
+
+# ---- statistics --------------------------------------------------------------
+
+
+def _zeros():
+    names = []
+    for name in ("pinned", "pinned_bytes"):
+        for pool in _POOLS:
+            names.extend("{}.{}.{}".format(name, pool, key) for key in _STAT)
+    names.extend(("reclaimed", "reclaimed_bytes"))
+    names.extend("alloc_distribution." + source for source in _SOURCES)
+    return dict.fromkeys(names, 0)
+
+
+def _index(device):
+    return torch.cuda._utils._get_device_index(device, optional=True)
+
+
+def _values(device):
+    """All statistics of a device by name; those of the first LMS when it was never loaded."""
+    if _library is None:
+        return _zeros()
+    count = _library.lms_stat_count()
+    values = (ctypes.c_int64 * count)()
+    _check(_library.lms_stats(_index(device), values))
+    return {_library.lms_stat_name(i).decode("ascii"): values[i] for i in range(count)}
+
+
+def add_stats(stats, device=None):
+    r"""Adds LMS's statistics to the nested dictionary of ``memory_stats``."""
+    for name, value in _values(device).items():
+        parts = name.split(".")
+        nested = stats
+        for part in parts[:-1]:
+            nested = nested.setdefault(part, {})
+        nested[parts[-1]] = value
+    return stats
+
+
+def stats(device=None):
+    r"""LMS's own statistics of a device.
+
+    Returns:
+        dict: counts and bytes by name: ``page_out_count``, ``page_out_bytes``,
+        ``page_in_count``, ``page_in_bytes``, ``clean_count`` (page-outs that
+        needed no copy), ``resident_bytes``, ``paged_out_bytes``, ``held_bytes``
+        (each with a ``_peak``), ``host_bytes`` (pinned), ``host_used_bytes``,
+        ``limit_bytes`` and others. Empty when LMS was never turned on.
+    """
+    result = {}
+    for name, value in _values(device).items():
+        if name.startswith("lms."):
+            parts = name.split(".")[1:]
+            if len(parts) == 1 or parts[1] == "current":
+                result[parts[0]] = value
+            elif parts[1] == "peak":
+                result[parts[0] + "_peak"] = value
+    return result
+
+
+def reset_peak_stats(device=None):
+    r"""Starts the peaks of LMS's statistics again at the current values."""
+    if _library is not None:
+        _check(_library.lms_reset_peak_stats(_index(device)))
+
+
+def reset_accumulated_stats(device=None):
+    r"""Sets the sums and counts of LMS's statistics to 0."""
+    if _library is not None:
+        _check(_library.lms_reset_accumulated_stats(_index(device)))
+
+
+def summary_lines(stats):
+    r"""The rows that ``memory_summary`` shows when LMS is on."""
+    if not _settings["enabled"] or "lms.page_in_bytes" not in stats:
+        return []
+
+    def size(name):
+        value = float(stats[name])
+        for unit in ("B  ", "KiB", "MiB", "GiB"):
+            if value < 10240 or unit == "GiB":
+                return "{:6d} {}".format(int(value), unit)
+            value /= 1024
+
+    rows = ["-" * 75, " Large Model Support   | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  "]
+    for title, name in (
+        ("Pinned memory", "pinned_bytes.all"),
+        ("Resident memory", "lms.resident_bytes"),
+        ("Paged-out memory", "lms.paged_out_bytes"),
+        ("Held memory", "lms.held_bytes"),
+    ):
+        cells = [size(name + "." + key) for key in _STAT]
+        rows.append(" {:<21} | {} | {} | {} | {} ".format(title, *cells))
+    rows.append("-" * 75)
+
+    def pair(left, left_value, right, right_value):
+        return " {:<17}: {:>15} | {:<17}: {:>15}   ".format(left, left_value, right, right_value)
+
+    rows.append(pair("Paged out", size("reclaimed_bytes"), "in blocks", stats["reclaimed"]))
+    rows.append(
+        pair("Paged in", size("lms.page_in_bytes"), "in blocks", stats["lms.page_in_count"])
+    )
+    rows.append(pair("Host memory", size("lms.host_bytes"), "Limit", size("lms.limit_bytes")))
+    for left, right in zip(_SOURCES[::2], _SOURCES[1::2]):
+        rows.append(
+            pair(
+                left,
+                stats["alloc_distribution." + left],
+                right,
+                stats["alloc_distribution." + right],
+            )
+        )
+    return rows
+
+
+def _set_stress(enable):
+    """Pages out everything idle at each allocation. For tests."""
+    _check(_load().lms_set_option(b"stress", int(enable)))
+
+
+def _set_verify_clean(enable):
+    """Counts clean blocks whose bytes have changed all the same. For tests."""
+    _check(_load().lms_set_option(b"verify_clean", int(enable)))
