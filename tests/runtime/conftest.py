@@ -1,0 +1,65 @@
+"""The runtime's tests share one simulated device: two GPUs of 64 MiB, race checker on.
+
+They run in the environment that has the PyTorch with LMS: `make test` sees to that.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "simcuda"))
+
+import simcuda
+
+MIB = 1 << 20
+CAPACITY = 64 * MIB
+
+DEVICE = simcuda.start(devices=2, mib=CAPACITY // MIB)
+
+import torch  # noqa: E402 (the simulated device comes first)
+
+torch.cuda.init()
+
+SMALL = 1 << 12
+"""Bytes of the smallest storage that is paged out in these tests."""
+
+
+@pytest.fixture
+def device() -> simcuda.Device:
+    return DEVICE
+
+
+@pytest.fixture(autouse=True)
+def clean_slate() -> Iterator[None]:
+    """Each test starts with LMS on, small storages managed and no memory in use.
+
+    It fails if the race checker reports anything, or if the test leaves memory behind.
+    """
+    torch.cuda.set_size_lms(SMALL)
+    torch.cuda.set_limit_lms(0)
+    torch.cuda.set_enabled_lms(True)
+    DEVICE.clear_races()
+    for index in range(2):
+        torch.cuda.reset_accumulated_memory_stats(index)
+        torch.cuda.reset_peak_memory_stats(index)
+    yield
+    DEVICE.clear_faults()
+    DEVICE.set_host_limit(0)
+    DEVICE.set_cap(CAPACITY)
+    torch.cuda.lms._set_stress(False)
+    torch.cuda.lms._set_verify_clean(False)
+    gc.collect()
+    races = DEVICE.races()
+    torch.cuda.set_limit_lms(0)
+    torch.cuda.set_enabled_lms(False)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+    torch.cuda.lms.trim_host()
+    assert races == []
+    for index in range(2):
+        assert torch.cuda.lms.stats(index)["host_bytes"] == 0, "a host buffer was not given back"

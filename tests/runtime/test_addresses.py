@@ -1,0 +1,149 @@
+"""Addresses that leave PyTorch: the storage stays where it is."""
+
+import contextlib
+import ctypes
+
+import pytest
+import torch
+from tensors import evict, is_resident, managed, pattern, raw_address
+from torch.utils import dlpack
+
+EXPORTS = {
+    "data_ptr": lambda t: t.data_ptr(),
+    "storage.data_ptr": lambda t: t.untyped_storage().data_ptr(),
+    "view.data_ptr": lambda t: t[4:].data_ptr(),
+    "to_dlpack": dlpack.to_dlpack,
+    "__dlpack__": lambda t: t.__dlpack__(),
+    "__cuda_array_interface__": lambda t: t.__cuda_array_interface__,
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_exported_storages_stay(export):
+    x = managed(pattern(1))
+    evict()
+    kept = EXPORTS[export](x)
+    address = raw_address(x)
+    evict()
+    assert is_resident(x)
+    assert raw_address(x) == address
+    assert torch.cuda.lms.stats()["held_bytes"] == 1 << 20
+    del kept
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_what_was_written_through_an_address_is_kept(device):
+    x = managed(pattern(1))
+    evict()
+    x.sum()
+    address = x.data_ptr()
+    ctypes.memset(device.host_view(address), 0, 4096)
+    torch.cuda.lms.release(x)
+    evict()
+    assert x[:1024].cpu().abs().sum() == 0
+
+
+def test_no_c_interface_goes_past_the_guard():
+    assert not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def test_resident_holds_and_lets_go():
+    x, y = managed(pattern(1)), managed(pattern(1, start=9))
+    evict()
+    with torch.cuda.lms.resident(x, y):
+        evict()
+        assert is_resident(x)
+        assert is_resident(y)
+        with torch.cuda.lms.resident(x):
+            pass
+        evict()
+        assert is_resident(x)
+    evict()
+    assert not is_resident(x)
+    assert not is_resident(y)
+
+
+def test_memory_of_a_pool_is_never_moved():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(1 << 20, device="cuda")
+    managed(x)
+    address = raw_address(x)
+    evict()
+    assert is_resident(x)
+    assert raw_address(x) == address
+
+
+def test_a_region_keeps_its_inputs(device):
+    class Compiled:
+        constants = None
+
+        @torch.cuda.lms.region
+        def __call__(self, inputs):
+            addresses = [raw_address(t) for t in inputs]
+            torch.cuda.lms._set_stress(True)
+            scratch = torch.empty(1 << 20, device="cuda")
+            torch.cuda.lms._set_stress(False)
+            assert [raw_address(t) for t in inputs] == addresses
+            result = inputs[0] + inputs[1]
+            inputs.clear()
+            return result, scratch
+
+    x, y = managed(pattern(1)), managed(pattern(1, start=5))
+    evict()
+    result, _ = Compiled()([x, y])
+    assert torch.equal(result.cpu(), pattern(1, device="cpu") * 2 + 5)
+    evict()
+    assert not is_resident(x)
+
+
+def test_inductor_calls_are_regions():
+    from torch._inductor.output_code import CompiledFxGraph
+
+    assert hasattr(CompiledFxGraph.__call__, "__wrapped__")
+
+
+def test_collectives_keep_their_buffers():
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        x = managed(pattern(1))
+        work = dist.all_reduce(x, async_op=True)
+        evict()
+        assert is_resident(x), "a collective may still be using it"
+        work.wait()
+        x.sum()
+        evict()
+        assert not is_resident(x)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_nothing_moves_during_a_capture():
+    x, y = managed(pattern(1)), managed(pattern(1, start=2))
+    evict()
+    x.sum()
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        try:
+            z = x * 2
+            assert torch.cuda.reclaim_inactive() == 0
+            with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
+                y.add_(1)
+        finally:
+            with contextlib.suppress(RuntimeError):  # the simulated device records no graph
+                graph.capture_end()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    evict()
+    assert is_resident(x), "the graph replays this address"
+    assert is_resident(z)
+    assert torch.equal(y.cpu(), pattern(1, start=2, device="cpu"))

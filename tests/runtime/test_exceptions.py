@@ -1,0 +1,81 @@
+"""When memory runs out all the same."""
+
+import pytest
+import torch
+from tensors import evict, floats, is_resident, managed, pattern
+
+
+def test_message_accounts_for_the_memory():
+    x = managed(pattern(1))
+    with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
+        torch.ones(floats(80), device="cuda")
+    text = str(caught.value)
+    assert "Large Model Support (LMS) could not make room" in text
+    for part in ("asked for 80.00 MiB", "limit", "resident", "pinned", "held", "host memory"):
+        assert part in text, part
+    assert "aten::" in text
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_an_input_that_cannot_be_brought():
+    x = managed(pattern(8))
+    evict()
+    blocker = torch.empty(60 << 20, dtype=torch.uint8, device="cuda")
+    with torch.cuda.lms.resident(blocker):
+        # An operator that allocates first, and one that does not allocate.
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+            x.clone()
+        with pytest.raises(RuntimeError, match="CUDA out of memory"):
+            x.add_(1)
+        assert not is_resident(x)
+    del blocker
+    assert torch.equal(x.cpu(), pattern(8, device="cpu"))
+
+
+def test_no_host_memory(device):
+    device.set_host_limit(8 << 20)
+    kept = []
+
+    def fill():
+        while len(kept) < 40:
+            kept.append(managed(pattern(4, start=len(kept))))
+
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="host memory cannot be pinned"):
+        fill()
+    # Both memories are full: to exchange two storages takes a free place in one of them.
+    del kept[-2:]
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
+
+
+@pytest.mark.parametrize("api", ["cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent"])
+def test_a_page_out_that_fails_loses_nothing(device, api):
+    x = managed(pattern(2))
+    device.fault(api, nth=1, error=999)
+    evict()
+    device.clear_faults()
+    assert is_resident(x)
+    assert torch.equal(x.cpu(), pattern(2, device="cpu"))
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(2, device="cpu"))
+
+
+def test_a_page_in_that_fails_can_be_tried_again(device):
+    x = managed(pattern(2))
+    evict()
+    device.fault("cudaMemcpyAsync", nth=1, error=999)
+    with pytest.raises(RuntimeError):
+        x.add_(1)
+    device.clear_faults()
+    x.add_(1)
+    assert torch.equal(x.cpu(), pattern(2, start=1, device="cpu"))
+
+
+def test_the_process_goes_on_after_an_out_of_memory_error():
+    kept = [managed(pattern(4, start=i)) for i in range(8)]
+    for _ in range(3):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))

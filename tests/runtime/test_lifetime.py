@@ -1,0 +1,146 @@
+"""Storages that die, change hands or change size while LMS has a part in them."""
+
+import gc
+import threading
+import weakref
+
+import torch
+from tensors import evict, floats, is_resident, managed, pattern, stat
+
+
+def test_dies_on_the_host():
+    x = managed(pattern(2))
+    evict()
+    assert stat("paged_out_bytes") == 2 << 20
+    del x
+    assert stat("paged_out_bytes") == 0
+    assert stat("host_used_bytes") == 0
+
+
+def test_lms_keeps_nothing_alive():
+    x = managed(pattern(1))
+    reference = weakref.ref(x)
+    del x
+    gc.collect()
+    assert reference() is None
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_dies_while_an_operator_has_it_pinned():
+    # The output is an input too, and is given other memory inside the operator.
+    out = managed(torch.zeros(8, device="cuda"))
+    torch.cuda.set_size_lms(1)
+    managed(out)
+    a = managed(pattern(1))
+    torch.add(a, 1, out=out.resize_(0))
+    evict()
+    assert torch.equal(out.cpu(), pattern(1, start=1, device="cpu"))
+
+
+def test_resized_on_the_device():
+    x = managed(pattern(1))
+    evict()
+    x.resize_(floats(2))
+    evict()
+    assert torch.equal(x[: floats(1)].cpu(), pattern(1, device="cpu"))
+
+
+def test_storage_resize_of_a_paged_out_storage():
+    x = managed(pattern(1))
+    evict()
+    x.untyped_storage().resize_(2 << 20)
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_storage_freed_and_made_again():
+    # As FSDP does: the flags of the paged-out memory must not stay behind.
+    x = managed(pattern(1))
+    evict()
+    x.untyped_storage().resize_(0)
+    assert stat("paged_out_bytes") == 0
+    x.untyped_storage().resize_(1 << 20)
+    x.copy_(pattern(1, start=4, device="cpu"))
+    managed(x)
+    evict()
+    assert torch.equal(x.cpu(), pattern(1, start=4, device="cpu"))
+
+
+def test_set_gives_the_storage_to_another_tensor():
+    x, y = managed(pattern(1)), managed(torch.zeros(4, device="cuda"))
+    evict()
+    y.set_(x)
+    del x
+    assert torch.equal(y.cpu(), pattern(1, device="cpu"))
+
+
+def test_data_swapped_between_tensors():
+    x, y = managed(pattern(1)), managed(pattern(1, start=50))
+    evict()
+    x.data, y.data = y.data, x.data
+    assert torch.equal(x.cpu(), pattern(1, start=50, device="cpu"))
+    assert torch.equal(y.cpu(), pattern(1, device="cpu"))
+
+
+def test_deleted_right_after_a_page_in():
+    # The copy is in flight when the memory goes back to the allocator.
+    for _ in range(3):
+        x = managed(pattern(4))
+        evict()
+        x.sum()
+        del x
+        fresh = torch.zeros(floats(4), device="cuda")
+        assert fresh.sum().item() == 0
+
+
+def test_paged_out_right_after_a_page_in():
+    x = managed(pattern(4))
+    for _ in range(3):
+        evict()
+        x.add_(1)
+    evict()
+    assert torch.equal(x.cpu(), pattern(4, start=3, device="cpu"))
+
+
+def test_host_memory_is_reused_behind_the_copies():
+    x, y = managed(pattern(4)), managed(pattern(4, start=7))
+    for _ in range(4):
+        evict()
+        x.add_(1)  # frees x's host buffer while the copy from it may be running
+        y.add_(1)
+    evict()
+    assert torch.equal(x.cpu(), pattern(4, start=4, device="cpu"))
+    assert torch.equal(y.cpu(), pattern(4, start=11, device="cpu"))
+
+
+def test_threads_that_share_tensors():
+    torch.cuda.set_limit_lms(12 << 20)
+    shared = [managed(pattern(1, start=i)) for i in range(24)]
+    plain = [pattern(1, start=i, device="cpu").sum().item() for i in range(24)]
+    failures = []
+
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for index in torch.randint(24, (40,), generator=generator).tolist():
+            if (shared[index] * 2).sum().item() != 2 * plain[index]:
+                failures.append(index)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert stat("page_in_count") > 0
+
+
+def test_nothing_is_left_when_everything_is_gone():
+    x = [managed(pattern(1, start=i)) for i in range(4)]
+    evict()
+    x[0].sum()
+    del x
+    gc.collect()
+    numbers = torch.cuda.lms.stats()
+    for name in ("resident_bytes", "paged_out_bytes", "held_bytes", "host_used_bytes"):
+        assert numbers[name] == 0, name
+    assert torch.cuda.memory_stats()["pinned.all.current"] == 0
+    assert is_resident(torch.zeros(1, device="cuda"))

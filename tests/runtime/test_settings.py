@@ -1,0 +1,161 @@
+"""Turning LMS on and off, its settings and its statistics."""
+
+import pytest
+import torch
+from conftest import MIB
+from tensors import evict, is_resident, managed, pattern, raw_address, stat
+
+
+def test_defaults():
+    torch.cuda.set_enabled_lms(False)
+    assert torch.cuda.get_enabled_lms() is False
+    torch.cuda.set_enabled_lms(True)
+    assert torch.cuda.get_enabled_lms() is True
+    assert torch.cuda.get_limit_lms() == 0
+    torch.cuda.set_limit_lms(123 << 20)
+    assert torch.cuda.get_limit_lms() == 123 << 20
+    torch.cuda.set_size_lms(7)
+    assert torch.cuda.get_size_lms() == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_settings_are_checked(value, error):
+    for function in (torch.cuda.set_limit_lms, torch.cuda.set_size_lms):
+        with pytest.raises(error):
+            function(value)
+
+
+def test_off_brings_everything_back():
+    x, y = managed(pattern(2)), managed(pattern(2, start=5))
+    evict()
+    torch.cuda.set_enabled_lms(False)
+    assert is_resident(x)
+    assert is_resident(y)
+    assert raw_address(x) != 0
+    assert torch.equal(x.cpu(), pattern(2, device="cpu"))
+    assert torch.equal(y.cpu(), pattern(2, start=5, device="cpu"))
+
+
+def test_off_does_not_fit():
+    kept = [managed(pattern(8, start=i)) for i in range(12)]
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="Large Model Support"):
+        torch.cuda.set_enabled_lms(False)
+    assert torch.cuda.get_enabled_lms() is True
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(8, start=i, device="cpu"))
+
+
+def test_writes_while_off_are_not_lost():
+    x = managed(pattern(1))
+    evict()
+    x.sum()  # has a true host copy now
+    torch.cuda.set_enabled_lms(False)
+    x.add_(3)
+    torch.cuda.set_enabled_lms(True)
+    x.sum()
+    evict()
+    assert torch.equal(x.cpu(), pattern(1, start=3, device="cpu"))
+
+
+def test_on_after_tensors_exist():
+    torch.cuda.set_enabled_lms(False)
+    x = pattern(2)
+    torch.cuda.set_enabled_lms(True)
+    managed(x)
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(2, device="cpu"))
+
+
+def test_automatic_limit_follows_the_memory_fraction():
+    whole = stat("limit_bytes")
+    assert 0.9 * 64 * MIB <= whole <= 64 * MIB
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    assert stat("limit_bytes") == pytest.approx(0.95 * 32 * MIB, abs=MIB)
+    kept = [managed(pattern(4, start=i)) for i in range(12)]
+    assert torch.cuda.max_memory_reserved() <= 32 * MIB
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
+
+
+FIRST_LMS_KEYS = [
+    *(
+        f"{name}.{pool}.{key}"
+        for name in ("pinned", "pinned_bytes")
+        for pool in ("all", "large_pool", "small_pool")
+        for key in ("current", "peak", "allocated", "freed")
+    ),
+    "reclaimed",
+    "reclaimed_bytes",
+    *(
+        f"alloc_distribution.{key}"
+        for key in (
+            "freelist",
+            "cudamalloc",
+            "reclaim_one",
+            "reclaim_fragments",
+            "reclaim_all",
+            "cudamalloc_retry",
+        )
+    ),
+]
+
+
+def test_statistics_of_the_first_lms():
+    numbers = torch.cuda.memory_stats()
+    for key in FIRST_LMS_KEYS:
+        assert key in numbers, key
+    assert set(FIRST_LMS_KEYS) == set(torch.cuda.lms._zeros())
+    x = managed(pattern(2))
+    evict()
+    numbers = torch.cuda.memory_stats()
+    assert numbers["reclaimed"] == 1
+    assert numbers["reclaimed_bytes"] == 2 << 20
+    assert numbers["pinned_bytes.large_pool.peak"] == 2 << 20
+    assert numbers["pinned.all.allocated"] == numbers["pinned.all.freed"] > 0
+    del x
+
+
+def test_alloc_distribution_counts_each_source():
+    def counts():
+        numbers = torch.cuda.memory_stats()
+        prefix = "alloc_distribution."
+        return {k[len(prefix) :]: v for k, v in numbers.items() if k.startswith(prefix)}
+
+    torch.cuda.empty_cache()
+    x = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    assert counts()["cudamalloc"] == 1
+    del x
+    x = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    assert counts()["freelist"] == 1
+    managed(x)
+    torch.cuda.set_limit_lms(8 << 20)
+    y = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    assert counts()["reclaim_one"] == 1
+    managed(y)
+    del x, y
+    torch.cuda.set_limit_lms(12 << 20)
+    small = [managed(torch.empty(3 << 20, dtype=torch.uint8, device="cuda")) for _ in range(4)]
+    z = torch.empty(6 << 20, dtype=torch.uint8, device="cuda")
+    assert counts()["reclaim_fragments"] == 1
+    del small, z
+
+
+def test_summary_has_rows_only_when_on():
+    assert "Large Model Support" in torch.cuda.memory_summary()
+    widths = {len(line) for line in torch.cuda.memory_summary(abbreviated=True).splitlines()}
+    assert widths == {77}
+    torch.cuda.set_enabled_lms(False)
+    assert "Large Model Support" not in torch.cuda.memory_summary()
+
+
+def test_reset_of_statistics():
+    x = managed(pattern(2))
+    evict()
+    torch.cuda.reset_accumulated_memory_stats()
+    assert torch.cuda.memory_stats()["reclaimed_bytes"] == 0
+    del x
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.lms.stats()["paged_out_bytes_peak"] == 0

@@ -1,0 +1,125 @@
+"""Order between streams. The race checker judges; each test also compares bytes."""
+
+import torch
+from tensors import evict, floats, managed, pattern
+
+
+def test_page_out_waits_for_the_streams_that_used_it():
+    side = torch.cuda.Stream()
+    x = managed(pattern(2))
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.mul_(2)
+    evict()  # from the main stream, which has not waited for the side stream
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(x.cpu(), pattern(2, device="cpu") * 2)
+
+
+def test_memory_is_not_reused_under_a_reader_on_another_stream():
+    side = torch.cuda.Stream()
+    x = managed(pattern(2))
+    evict()
+    x.sum()  # clean from now on: the next page-out copies nothing
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x + 1
+    evict()
+    other = torch.zeros(floats(2), device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(y.cpu(), pattern(2, start=1, device="cpu"))
+    assert other.sum().item() == 0
+
+
+def test_every_stream_waits_for_the_page_in():
+    side = torch.cuda.Stream()
+    x = managed(pattern(2))
+    side.wait_stream(torch.cuda.current_stream())
+    evict()
+    a = x + 1  # pages in for the main stream
+    with torch.cuda.stream(side):
+        b = x + 2  # and this one was never told to wait for the main stream
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(a.cpu(), pattern(2, start=1, device="cpu"))
+    assert torch.equal(b.cpu(), pattern(2, start=2, device="cpu"))
+
+
+def test_memory_goes_back_in_the_order_of_its_own_stream():
+    # Allocated on the side stream, paged in and dropped by the main stream.
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x = managed(pattern(2))
+    torch.cuda.current_stream().wait_stream(side)
+    evict()
+    x.sum()
+    side.wait_stream(torch.cuda.current_stream())
+    del x
+    with torch.cuda.stream(side):
+        fresh = torch.zeros(floats(2), device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    assert fresh.sum().item() == 0
+
+
+def test_record_stream_reaches_the_native_allocator():
+    side = torch.cuda.Stream()
+    x = managed(pattern(2))
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x.mul(2)
+        x.record_stream(side)
+    del x
+    fresh = torch.zeros(floats(2), device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(y.cpu(), pattern(2, device="cpu") * 2)
+    assert fresh.sum().item() == 0
+
+
+def test_record_stream_survives_a_page_out():
+    side = torch.cuda.Stream()
+    x = managed(pattern(2))
+    x.record_stream(side)
+    evict()
+    x.sum()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = x.mul(2)
+    del x
+    fresh = torch.zeros(floats(2), device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(y.cpu(), pattern(2, device="cpu") * 2)
+    assert fresh.sum().item() == 0
+
+
+def test_enabled_after_tensors_exist_on_other_streams():
+    torch.cuda.set_enabled_lms(False)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x = pattern(2)
+        x.add_(1)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.current_stream().wait_stream(side)
+    managed(x)
+    evict()
+    fresh = torch.zeros(floats(2), device="cuda")
+    with torch.cuda.stream(side):
+        again = torch.zeros(floats(2), device="cuda")
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(x.cpu(), pattern(2, start=1, device="cpu"))
+    assert fresh.sum().item() == 0
+    assert again.sum().item() == 0
+
+
+def test_two_devices_and_a_peer_copy():
+    x = managed(pattern(2))
+    evict()
+    y = x.to("cuda:1")
+    managed(y)
+    torch.cuda.lms._set_stress(True)
+    z = y.to("cuda:0") + x
+    torch.cuda.lms._set_stress(False)
+    evict()
+    assert torch.cuda.lms.stats(1)["page_out_count"] > 0
+    assert torch.equal(z.cpu(), pattern(2, device="cpu") * 2)
+    assert torch.equal(y.cpu(), pattern(2, device="cpu"))
+    assert y.device.index == 1
