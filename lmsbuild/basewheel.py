@@ -1,0 +1,189 @@
+"""The official wheel that LMS is grafted onto: found out what it is, checked that it will do."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from lmsbuild import integrity
+from lmsbuild.compile import LIBRARY
+from lmsbuild.errors import (
+    DamagedWheelError,
+    ForeignWheelError,
+    LmsbuildError,
+    WrongPlatformError,
+    WrongPythonError,
+)
+from lmsbuild.registry import Tag
+
+PROJECT = "torch"
+LIBRARY_MEMBER = f"torch/lib/{LIBRARY}"
+VERSION_MEMBER = "torch/version.py"
+_CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
+
+
+class CpuOnlyWheelError(LmsbuildError):
+    """The wheel is a torch without CUDA, where there is nothing to swap."""
+
+    exit_code = 42
+
+
+class AlreadyGraftedError(LmsbuildError):
+    """The wheel has LMS already."""
+
+    exit_code = 43
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseWheel:
+    """What a wheel says about itself.
+
+    Attributes:
+        path: the file.
+        version: of METADATA, such as "9.1.0" or "9.1.0+cu130".
+        dist_info: name of its dist-info folder.
+        python_tag, platform_tag: as in the file name, such as "cp312", "manylinux_2_28_x86_64".
+    """
+
+    path: Path
+    version: Version
+    dist_info: str
+    python_tag: str
+    platform_tag: str
+
+    @property
+    def python(self) -> str:
+        """Such as "3.12"."""
+        return f"{self.python_tag[2]}.{self.python_tag[3:]}"
+
+    @property
+    def architecture(self) -> str:
+        """Such as "x86_64"; empty when the platform is not Linux."""
+        match = re.search(r"(?:^|\.)(?:many)?linux\d*(?:_\d+_\d+)?_(\w+)$", self.platform_tag)
+        return match[1] if match else ""
+
+
+def identify(path: Path) -> BaseWheel:
+    """Read name, version and tags of a torch wheel.
+
+    Raises:
+        ForeignWheelError: not named like a wheel, or a wheel of another project.
+        DamagedWheelError, UnsafeMemberError: as integrity.open_wheel.
+        WrongPythonError: not a wheel for one CPython version.
+    """
+    if not path.is_file():
+        raise ForeignWheelError(f"{path}: no such file")
+    try:
+        name, *_ = parse_wheel_filename(path.name)
+    except (InvalidWheelFilename, InvalidVersion) as error:
+        raise ForeignWheelError(
+            f"{path.name} is not named like a wheel ({error}); keep the name "
+            "that it was published under"
+        ) from error
+    if name != PROJECT:
+        raise ForeignWheelError(f"{path.name} is a wheel of {name}, not of {PROJECT}")
+    with integrity.open_wheel(path) as wheel:
+        folder = integrity.dist_info(wheel)
+        metadata = HeaderParser().parsestr(integrity.read_text(wheel, f"{folder}/METADATA"))
+    if metadata["Name"] != PROJECT:
+        raise ForeignWheelError(f"{path.name} is a wheel of {metadata['Name']}, not of {PROJECT}")
+    try:
+        version = Version(metadata["Version"] or "")
+    except InvalidVersion as error:
+        raise DamagedWheelError(f"{path.name}: METADATA has no valid version") from error
+    python_tag, _, platform_tag = path.stem.split("-")[-3:]
+    if not re.fullmatch(r"cp3\d+", python_tag) or f"{python_tag}-{python_tag}-" not in path.name:
+        raise WrongPythonError(f"{path.name} is not for one ordinary CPython version")
+    return BaseWheel(
+        path=path,
+        version=version,
+        dist_info=folder,
+        python_tag=python_tag,
+        platform_tag=platform_tag,
+    )
+
+
+def check(
+    base: BaseWheel,
+    tag: Tag,
+    *,
+    architecture: str,
+    python: str | None,
+    advance: Callable[[int], None] | None = None,
+) -> None:
+    """Raise unless this is the tag's official CUDA wheel for the target, whole and untouched.
+
+    ``python`` None accepts every version that the tag has. ``advance`` is told unpacked bytes.
+
+    Raises:
+        AlreadyGraftedError, CpuOnlyWheelError, ForeignWheelError, WrongPythonError,
+        WrongPlatformError, DamagedWheelError.
+    """
+    name = base.path.name
+    with integrity.open_wheel(base.path) as wheel:
+        members = wheel.NameToInfo
+        if LIBRARY_MEMBER in members or "lms" in (base.version.local or ""):
+            raise AlreadyGraftedError(f"{name} has LMS already; give the official wheel")
+        _check_target(base, tag, architecture, python)
+        if _CUDA_LIBRARY not in members:
+            raise CpuOnlyWheelError(
+                f"{name} is a CPU-only torch (no {_CUDA_LIBRARY}); give the CUDA wheel"
+            )
+        _check_origin(base, tag, wheel)
+    problems = integrity.record_problems(base.path, advance)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise DamagedWheelError(
+            f"{name} does not match its RECORD: {problems[0]}{more}; download it again",
+            detail="\n".join(problems),
+        )
+
+
+def _check_target(base: BaseWheel, tag: Tag, architecture: str, python: str | None) -> None:
+    name = base.path.name
+    if base.version.public != tag.version:
+        raise ForeignWheelError(
+            f"{name} is torch {base.version}, {tag.name} needs "
+            f"{tag.version}; name its own tag or another wheel"
+        )
+    if base.architecture != architecture:
+        raise WrongPlatformError(
+            f"{name} is for {base.platform_tag}, not for Linux on {architecture}; see --arch"
+        )
+    if python is not None and base.python != python:
+        raise WrongPythonError(f"{name} is for CPython {base.python}, not {python}; see --python")
+    if base.python not in tag.pythons:
+        raise WrongPythonError(
+            f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {base.python}"
+        )
+
+
+def _check_origin(base: BaseWheel, tag: Tag, wheel: zipfile.ZipFile) -> None:
+    """torch/version.py names the commit and the CUDA version that the wheel was built from."""
+    name = base.path.name
+    if VERSION_MEMBER not in wheel.NameToInfo:
+        raise ForeignWheelError(f"{name} has no {VERSION_MEMBER}; give the official wheel")
+    text = integrity.read_text(wheel, VERSION_MEMBER)
+    commit, cuda = _assigned(text, "git_version"), _assigned(text, "cuda")
+    if commit != tag.git_commit:
+        raise ForeignWheelError(
+            f"{name} was built from commit {commit or 'unknown'}, "
+            f"{tag.name} is {tag.git_commit}; give the official wheel"
+        )
+    if cuda != tag.cuda:
+        raise ForeignWheelError(
+            f"{name} was built for CUDA {cuda or 'unknown'}, the official "
+            f"wheel of {tag.name} is for {tag.cuda}; give that one"
+        )
+
+
+def _assigned(text: str, variable: str) -> str | None:
+    match = re.search(rf"^{variable}\s*(?::[^=]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE)
+    return match[1] if match else None

@@ -1,0 +1,69 @@
+"""Where lmsbuild keeps what it fetched and built, and how it writes there without half files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+_SCRATCH = "scratch-"
+_STALE_SECONDS = 24 * 60 * 60  # no build takes that long
+_HASH_CHUNK = 4 << 20  # bytes per read while hashing
+
+
+def default_cache() -> Path:
+    """``lmsbuild`` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG specification says to ignore a relative path.
+    root = Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"
+    return root / "lmsbuild"
+
+
+def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder on the cache's own file system, so that results can be renamed.
+
+    What a killed lmsbuild left there is removed when it is a day old.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    for folder in cache.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a small file so that a reader sees the old content or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def sha256_of(path: Path, advance: Callable[[int], None] | None = None) -> str:
+    """Hexadecimal SHA-256 of a file; ``advance`` is told the bytes read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_HASH_CHUNK):
+            digest.update(chunk)
+            if advance:
+                advance(len(chunk))
+    return digest.hexdigest()
+
+
+def sha256_of_files(files: Mapping[str, Path]) -> str:
+    """Hexadecimal SHA-256 over names and contents of files, in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{sha256_of(files[name])}\n".encode())
+    return digest.hexdigest()

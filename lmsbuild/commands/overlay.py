@@ -1,0 +1,39 @@
+"""lmsbuild overlay: LMS for a torch that is installed read-only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild import console
+from lmsbuild.cache import default_cache
+from lmsbuild.display import StageDisplay
+from lmsbuild.overlay import build_overlay, find_installation, tag_for
+from lmsbuild.registry import load_registry
+from lmsbuild.resources import patches_dir
+
+
+@click.command("overlay")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--torch",
+    "torch",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The installed torch: …/site-packages/torch.",
+)
+def command(folder: Path, torch: Path) -> None:
+    """Make DIR, which gives LMS to an installed torch when it is on PYTHONPATH.
+
+    The installation is not touched, and has to stay where it is.
+    """
+    patches = patches_dir()
+    installation = find_installation(torch)
+    tag = tag_for(installation, load_registry(patches))
+    with StageDisplay() as display:
+        made = build_overlay(
+            installation, tag, folder, patches=patches, cache=default_cache(), report=display.report
+        )
+    console.say(f"LMS for torch {installation.version}: export PYTHONPATH={made}")
+    console.out.print(str(made))

@@ -1,0 +1,31 @@
+"""lmsbuild test: the out-of-memory suite on a wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lmsbuild import console
+from lmsbuild.cache import default_cache
+from lmsbuild.resources import tests_dir
+from lmsbuild.wheeltest import Device, run_suite
+
+
+@click.command("test", context_settings={"ignore_unknown_options": True})
+@click.argument("wheel", type=click.Path(path_type=Path))
+@click.argument("pytest_arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--device",
+    type=click.Choice([device.value for device in Device]),
+    default=Device.AUTO.value,
+    show_default=True,
+    help="auto: the GPU when there is one.",
+)
+def command(wheel: Path, pytest_arguments: tuple[str, ...], device: str) -> None:
+    """Install WHEEL in a clean environment and train models there that do not fit.
+
+    What follows WHEEL goes to pytest, such as -k gpt or -x.
+    """
+    runs = ("suite", *pytest_arguments)
+    run_suite(wheel, Device(device), tests_dir(), default_cache(), console.say, [runs])

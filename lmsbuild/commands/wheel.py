@@ -1,0 +1,81 @@
+"""lmsbuild wheel: an LMS wheel from the official one."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import click
+
+from lmsbuild import console
+from lmsbuild.basewheel import identify
+from lmsbuild.cache import default_cache
+from lmsbuild.display import StageDisplay
+from lmsbuild.graft import Request, build_wheel
+from lmsbuild.registry import load_registry
+from lmsbuild.resources import patches_dir
+
+
+@click.command("wheel")
+@click.argument("tag", required=False)
+@click.option(
+    "--arch",
+    "architecture",
+    default=platform.machine,
+    show_default="this machine's",
+    help="Architecture of the wheel.",
+)
+@click.option(
+    "--python",
+    "python",
+    metavar="X.Y",
+    help="CPython version of the wheel. [default: the base's, or the running one]",
+)
+@click.option(
+    "--base",
+    type=click.Path(path_type=Path),
+    help="Official wheel to build on. [default: fetched with pip]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("dist"),
+    show_default=True,
+    help="Folder of the new wheel.",
+)
+def command(
+    tag: str | None, architecture: str, python: str | None, base: Path | None, out: Path
+) -> None:
+    """Graft LMS onto the official wheel of TAG.
+
+    Without TAG: of the base's version, or of the newest release proven on a GPU.
+    """
+    patches = patches_dir()
+    registry = load_registry(patches)
+    if tag is None and base is not None:
+        tag = identify(base).version.public
+    chosen = registry.get(tag) if tag else registry.default
+    if python is None and base is None:
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    request = Request(
+        tag=chosen,
+        architecture=architecture,
+        python=python,
+        base=base,
+        out=out,
+        patches=patches,
+        cache=default_cache(),
+    )
+    with StageDisplay() as display:
+        result = build_wheel(request, display.report)
+    if result.provenance.skipped:
+        console.say(
+            "hooks for files that no wheel carries were left out: "
+            + ", ".join(result.provenance.skipped)
+        )
+    console.say(
+        f"{result.path.name}: LMS for {chosen.name}, "
+        f"{result.path.stat().st_size / 1e6:.1f} MB; install it with pip or uv"
+    )
+    console.out.print(str(result.path))

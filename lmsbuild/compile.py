@@ -1,0 +1,247 @@
+"""Compiling the runtime library against a torch package's headers and libraries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import elf, linkstub
+from lmsbuild.errors import CompileError, ForeignWheelError, HeadersError, SeriesError
+from lmsbuild.registry import Tag
+from lmsbuild.toolchain import Compiler
+
+LIBRARY = "libtorch_lms.so"
+RUNTIME_SOURCES = "torch/csrc/cuda/lms"  # below the runtime's root
+EXPORT_PREFIX = "lms_"
+
+# What the runtime links to, all of it in torch/lib.
+TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so")
+
+_DETAIL_LINES = 40  # of a compiler's output, shown with --verbose
+
+# progress(files done, files in all)
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the library is made from.
+
+    Attributes:
+        torch: the torch package folder, with include/ and lib/.
+        cuda: folders of unpacked CUDA header packages.
+        runtime: root of the runtime's source tree.
+    """
+
+    torch: Path
+    cuda: tuple[Path, ...]
+    runtime: Path
+
+
+def sources(runtime: Path) -> list[Path]:
+    """The runtime's C++ files, sorted. Raises SeriesError when there is none."""
+    found = sorted((runtime / RUNTIME_SOURCES).glob("*.cpp"))
+    if not found:
+        raise SeriesError(f"no C++ file in {runtime / RUNTIME_SOURCES}; reinstall lmsbuild")
+    return found
+
+
+def flags(tag: Tag) -> list[str]:
+    """Compiler flags that decide the result, without the paths of this machine."""
+    chosen = [
+        f"-std=c++{tag.cxx_standard}",
+        "-O2",
+        "-fPIC",
+        # Without NDEBUG, RecordFunction checks itself on every operator.
+        "-DNDEBUG",
+        "-fvisibility=hidden",
+        "-fvisibility-inlines-hidden",
+        # Symbols that libstdc++ lacked before GCC 5, and an old policy therefore lacks.
+        "-fno-sized-deallocation",
+        f"-D_GLIBCXX_USE_CXX11_ABI={tag.cxx11_abi}",
+    ]
+    if tag.abi_version is not None:
+        chosen.append(f"-fabi-version={tag.abi_version}")
+    return chosen
+
+
+def build_library(
+    tag: Tag,
+    compiler: Compiler,
+    inputs: Inputs,
+    folder: Path,
+    *,
+    policy: linkstub.Policy | None,
+    log: Path,
+    progress: Progress | None = None,
+) -> Path:
+    """Compile and link ``folder``/libtorch_lms.so; the same inputs give the same bytes.
+
+    ``policy`` says which systems it shall run on, None just on ones like this. The compiler's
+    output is kept in ``log`` when it fails.
+
+    Raises:
+        CompileError: the runtime does not compile or link, or needs too new a system.
+        ForeignWheelError: torch has another C++ ABI than the registry says.
+        HeadersError: the CUDA header packages lack a header or libcudart.
+    """
+    _check_abi(tag, inputs.torch)
+    files = [*sources(inputs.runtime), linkstub.shim_dir() / "compat.cpp"]
+    command = [*compiler.command, *flags(tag), *_include_flags(inputs), "-c"]
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = [(file, folder / f"{file.stem}.o") for file in files]
+
+    def compile_one(job: tuple[Path, Path]) -> None:
+        source, output = job
+        _run(
+            [*command, str(source), "-o", str(output)],
+            f"{source.name} does not compile with {compiler.version}",
+            log,
+        )
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        futures = [pool.submit(compile_one, job) for job in jobs]
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                future.result()
+                if progress:
+                    progress(done, len(jobs))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    library = folder / LIBRARY
+    # In the order of the names, not of completion: the result depends on it.
+    _run(
+        _link_command(compiler, inputs, policy, [output for _, output in jobs], library),
+        f"the runtime does not link within {policy.name} with {compiler.version}"
+        if policy
+        else f"the runtime does not link with {compiler.version}",
+        log,
+    )
+    _check_result(library, compiler.machine, policy)
+    return library
+
+
+def cxx11_abi(torch: Path) -> int:
+    """1 when the torch package was built with the C++11 std::string, 0 with the one before.
+
+    It is read from the mangled names of c10::Error's constructors, which take strings: compiled
+    extensions carry no ABI mark of their own in all versions.
+    """
+    library = elf.read(torch / "lib" / "libc10.so")
+    constructors = [name for name in library.exported if name.startswith("_ZN3c105ErrorC1E")]
+    if not constructors:
+        raise ForeignWheelError(
+            "libc10.so does not define c10::Error; this is no torch wheel that lmsbuild knows"
+        )
+    return int(any("__cxx1112basic_string" in name for name in constructors))
+
+
+def _check_abi(tag: Tag, torch: Path) -> None:
+    abi = cxx11_abi(torch)
+    if abi != tag.cxx11_abi:
+        raise ForeignWheelError(
+            f"this torch has C++ ABI {abi}, the official wheel of {tag.name} "
+            f"has {tag.cxx11_abi}; take the official wheel"
+        )
+
+
+def _include_flags(inputs: Inputs) -> list[str]:
+    include = inputs.torch / "include"
+    cuda = [folder for root in inputs.cuda for folder in sorted(root.glob("nvidia/*/include"))]
+    if not any((folder / "cuda_runtime_api.h").exists() for folder in cuda):
+        raise HeadersError(
+            "the CUDA header packages hold no cuda_runtime_api.h; "
+            "check header_packages in tags.toml"
+        )
+    folders = [linkstub.shim_dir(), include, include / "torch" / "csrc" / "api" / "include", *cuda]
+    flags = [f"-I{inputs.runtime}"]
+    for folder in folders:
+        # As system headers: upstream's warnings are not ours.
+        flags += ["-isystem", str(folder)]
+    # __FILE__ ends up in error messages: keep this machine's paths out of the library.
+    mapped = [
+        (inputs.runtime, ""),
+        (inputs.torch, "torch"),
+        (linkstub.shim_dir(), "shim"),
+        *((root, "cuda") for root in inputs.cuda),
+    ]
+    return flags + [f"-ffile-prefix-map={path}={name}" for path, name in mapped]
+
+
+def _link_command(
+    compiler: Compiler,
+    inputs: Inputs,
+    policy: linkstub.Policy | None,
+    objects: Sequence[Path],
+    library: Path,
+) -> list[str]:
+    lib = inputs.torch / "lib"
+    cudart = sorted(
+        path for root in inputs.cuda for path in root.glob("nvidia/*/lib/libcudart.so.*")
+    )
+    if not cudart:
+        raise HeadersError(
+            "the CUDA header packages hold no libcudart; check header_packages in tags.toml"
+        )
+    exports = inputs.runtime / RUNTIME_SOURCES / "exports.map"
+    return [
+        *compiler.command,
+        "-shared",
+        "-o",
+        str(library),
+        *map(str, objects),
+        *(str(lib / name) for name in TORCH_LIBRARIES),
+        str(cudart[0]),
+        f"-Wl,-soname,{LIBRARY}",
+        f"-Wl,--version-script,{exports}",
+        # A symbol that nobody defines, for example by a wrong ABI, fails here, not at import.
+        # What torch's own libraries lack (cuDNN, NCCL) is not our business.
+        "-Wl,-z,defs",
+        "-Wl,--allow-shlib-undefined",
+        "-Wl,-z,relro",
+        "-Wl,-z,now",
+        # Where upstream's own CUDA library looks for its neighbours.
+        f"-Wl,-rpath,{elf.read(lib / 'libc10_cuda.so').rpath or '$ORIGIN'}",
+        "-Wl,--enable-new-dtags",
+        "-Wl,--hash-style=gnu",
+        "-Wl,--build-id=none",
+        "-Wl,-s",
+        *(
+            linkstub.link_arguments(
+                compiler.command, compiler.machine, policy, library.parent / "stubs"
+            )
+            if policy
+            else ()
+        ),
+    ]
+
+
+def _check_result(path: Path, machine: str, policy: linkstub.Policy | None) -> None:
+    library = elf.read(path)
+    if library.machine != machine:
+        raise CompileError(f"the compiler made a library for {library.machine}, not {machine}")
+    if policy and (too_new := linkstub.violations(library, policy)):
+        raise CompileError(
+            f"the library asks for more than {policy.name} allows: {', '.join(too_new)}"
+        )
+    foreign = sorted(n for n in library.exported if not n.startswith(EXPORT_PREFIX))
+    if foreign or not library.exported:
+        raise CompileError(
+            f"the library exports {', '.join(foreign[:3]) or 'nothing'}; check exports.map"
+        )
+
+
+def _run(command: Sequence[str], failure: str, log: Path) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if result.returncode == 0:
+        return
+    output = result.stderr + result.stdout
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(" ".join(command) + "\n\n" + output, encoding="utf-8")
+    tail = "\n".join(output.splitlines()[-_DETAIL_LINES:])
+    raise CompileError(f"{failure}; the compiler's output is in {log}", detail=tail)

@@ -1,0 +1,109 @@
+"""Official wheels and header packages: from the cache, or from the user's package index."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import archive
+from lmsbuild.cache import scratch, sha256_of, write_atomically
+from lmsbuild.download import NotOnIndexError, Progress, Target, download
+from lmsbuild.errors import DamagedWheelError, HeadersError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A wheel in the cache.
+
+    ``sha256`` is of the file as it arrived. ``index_sha256`` is what the index promised, None
+    when pip does not tell (it has compared them itself all the same).
+    """
+
+    path: Path
+    sha256: str
+    index_sha256: str | None
+
+
+def fetch_wheel(
+    requirement: str, target: Target, cache: Path, progress: Progress | None = None
+) -> Fetched:
+    """The wheel of a pinned requirement ("name==version"), from the cache or the index.
+
+    Nothing is left behind when the download fails or is interrupted.
+
+    Raises:
+        NotOnIndexError: the index has no such wheel for the target.
+        NetworkError, NoSpaceError, DamagedWheelError, ToolMissingError.
+    """
+    note = (
+        cache
+        / "wheels"
+        / (f"{requirement.replace('==', '-')}-{target.python_tag}-{target.architecture}.json")
+    )
+    cached = _cached(note)
+    if cached:
+        return cached
+    with scratch(cache) as name:
+        folder = Path(name)
+        index_hashes = download(requirement, target, folder, progress)
+        wheels = list((folder / "wheels").glob("*.whl"))
+        if len(wheels) != 1:
+            raise NotOnIndexError(f"pip delivered {len(wheels)} wheels for {requirement}, not 1")
+        digest = sha256_of(wheels[0])
+        index_sha256 = index_hashes.get(wheels[0].name)
+        if index_sha256 not in (None, digest):
+            raise DamagedWheelError(f"{wheels[0].name} does not match the index's hash; try again")
+        path = note.parent / wheels[0].name
+        path.parent.mkdir(exist_ok=True)
+        os.replace(wheels[0], path)
+    # The note comes last: a wheel without one is fetched again.
+    write_atomically(
+        note,
+        json.dumps({"file": path.name, "sha256": digest, "index_sha256": index_sha256}).encode(),
+    )
+    return Fetched(path=path, sha256=digest, index_sha256=index_sha256)
+
+
+def fetch_package(
+    requirement: str, target: Target, cache: Path, progress: Progress | None = None
+) -> Fetched:
+    """A wheel fetched and unpacked: ``path`` is the folder that its members lie in.
+
+    Raises as fetch_wheel, and HeadersError when the wheel cannot be unpacked.
+    """
+    wheel = fetch_wheel(requirement, target, cache, progress)
+    folder = cache / "packages" / f"{wheel.path.stem}-{wheel.sha256[:12]}"
+    if not folder.is_dir():
+        with scratch(cache) as name:
+            plain = Path(name) / "package"
+            try:
+                with zipfile.ZipFile(wheel.path) as packed:
+                    for info in packed.infolist():
+                        archive.extract(packed, info, plain)
+            except (zipfile.BadZipFile, archive.ArchiveError) as error:
+                raise HeadersError(f"{wheel.path.name} cannot be unpacked: {error}") from error
+            folder.parent.mkdir(exist_ok=True)
+            try:
+                plain.rename(folder)
+            except OSError:
+                # Another build unpacked the same wheel meanwhile; its copy is as good.
+                if not folder.is_dir():
+                    raise
+    return Fetched(path=folder, sha256=wheel.sha256, index_sha256=wheel.index_sha256)
+
+
+def _cached(note: Path) -> Fetched | None:
+    """The wheel that a note describes, unless either is missing or the file has changed."""
+    try:
+        told = json.loads(note.read_text(encoding="utf-8"))
+        found = Fetched(
+            path=note.parent / told["file"],
+            sha256=told["sha256"],
+            index_sha256=told["index_sha256"],
+        )
+        return found if sha256_of(found.path) == found.sha256 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,194 @@
+"""Link-time stand-ins for the C and C++ libraries of an older system.
+
+A library linked against this machine's libc and libstdc++ asks for their newest symbol versions
+and does not load on older systems. A stub has the real library's soname and, of each symbol, the
+newest version that a manylinux policy allows. Linked against stubs, a library either meets the
+policy or fails to link with the name of the symbol that is too new. Stubs hold no code and are
+never loaded.
+
+Headers of a new compiler ask for new symbols on their own account; the folder ``data/shim``
+turns that off where a macro decides it, and supplies the rest as ``compat.cpp``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import elf
+from lmsbuild.errors import CompileError, RegistryError
+from lmsbuild.resources import data_file
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# What the g++ driver links by default, and the dynamic loader for __tls_get_addr.
+_LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6")
+_LOADERS = {
+    "x86_64": "ld-linux-x86-64.so.2",
+    "aarch64": "ld-linux-aarch64.so.1",
+    "ppc64le": "ld64.so.2",
+}
+
+# Parts of libc before glibc 2.34.
+_SPLIT_FROM_LIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1")
+
+# Static parts that come with the real libraries: the compiler's helpers and glibc's.
+_ARCHIVES = ("libgcc.a", "libc_nonshared.a")
+
+Limits = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """A manylinux policy: the newest allowed symbol version of each family (GLIBC, CXXABI)."""
+
+    name: str
+    limits: Limits
+
+
+def load_policy(name: str) -> Policy:
+    """The policy of this name, such as "manylinux_2_17". Raises RegistryError."""
+    policies = tomllib.loads(data_file("manylinux.toml").read_text(encoding="utf-8"))
+    if name not in policies:
+        raise RegistryError(f"no manylinux policy {name}; known: {', '.join(policies)}")
+    limits = {
+        family: tuple(int(part) for part in version.split("."))
+        for family, version in policies[name].items()
+    }
+    return Policy(name=name, limits=limits)
+
+
+def shim_dir() -> Path:
+    """Folder of headers that go before the system's."""
+    return Path(__file__).parent / "data" / "shim"
+
+
+def violations(library: elf.Library, policy: Policy) -> list[str]:
+    """Lines "soname: version" for each symbol version that the policy does not allow.
+
+    Versions of libraries that are not the system's (libcudart has its own) are no concern.
+    """
+    system = {*_LIBRARIES, *_SPLIT_FROM_LIBC, *_LOADERS.values()}
+    return [
+        f"{soname}: {version}"
+        for soname, versions in sorted(library.needed_versions.items())
+        if soname in system
+        for version in sorted(versions)
+        if not elf.within(version, policy.limits)
+    ]
+
+
+def link_arguments(
+    compiler: Sequence[str], machine: str, policy: Policy, folder: Path
+) -> list[str]:
+    """Make stubs in ``folder`` and return what replaces the driver's default libraries.
+
+    ``compiler`` is the C++ compiler's command, ``machine`` the architecture it compiles for.
+    Raises CompileError when the compiler has no shared C or C++ library.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = ["-nodefaultlibs"]
+    for name in (*_LIBRARIES, *filter(None, [_LOADERS.get(machine)])):
+        real = _find(compiler, name)
+        if real is None:
+            if name in _LIBRARIES:
+                raise CompileError(
+                    f"{compiler[0]} knows no {name}; install the C++ compiler's shared libraries"
+                )
+            continue
+        stub = folder / name
+        _assemble(compiler, elf.read(real), policy.limits, stub)
+        arguments.append(str(stub))
+    arguments += [str(path) for path in (_find(compiler, name) for name in _ARCHIVES) if path]
+    return arguments
+
+
+def newest_allowed(symbols: Iterable[elf.Symbol], limits: Limits) -> list[elf.Symbol]:
+    """Of each defined symbol the newest allowed version, sorted by name.
+
+    Symbols without a version are kept. A symbol superseded in this machine's library (its
+    allowed version is not the default one) is kept too: that is the one to link to.
+    """
+    best: dict[str, tuple[tuple[int, ...], elf.Symbol]] = {}
+    for symbol in symbols:
+        if not symbol.defined:
+            continue
+        rank: tuple[int, ...] = ()
+        if symbol.version:
+            split = elf.split_version(symbol.version)
+            if split is None or not elf.within(symbol.version, limits):
+                continue
+            rank = split[1]
+        if symbol.name not in best or rank > best[symbol.name][0]:
+            best[symbol.name] = (rank, symbol)
+    return [best[name][1] for name in sorted(best)]
+
+
+def _find(compiler: Sequence[str], name: str) -> Path | None:
+    shown = subprocess.run(
+        [*compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    # Without a folder the compiler did not find it and echoes the question.
+    return Path(shown) if "/" in shown and Path(shown).exists() else None
+
+
+def _assemble(compiler: Sequence[str], library: elf.Library, limits: Limits, out: Path) -> None:
+    source, script = out.with_suffix(".S"), out.with_suffix(".map")
+    symbols = newest_allowed(library.symbols, limits)
+    source.write_text(_assembly(symbols), encoding="utf-8")
+    script.write_text(_version_script(symbols), encoding="utf-8")
+    command = [
+        *compiler,
+        "-shared",
+        "-nostdlib",
+        "-fPIC",
+        "-o",
+        str(out),
+        str(source),
+        f"-Wl,-soname,{library.soname}",
+        f"-Wl,--version-script,{script}",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise CompileError(
+            f"no link stub of {library.soname} could be made with {compiler[0]}",
+            detail=result.stderr,
+        )
+
+
+_SECTIONS = {"function": ".text", "object": ".bss", "tls": '.section .tbss,"awT",%nobits'}
+_TYPES = {"function": "%function", "object": "%object", "tls": "%tls_object"}
+
+
+def _assembly(symbols: Sequence[elf.Symbol]) -> str:
+    lines = []
+    for number, symbol in enumerate(symbols):
+        # A versioned symbol needs a label of its own name's shape; .symver gives it the name.
+        label = f"lms_stub_{number}" if symbol.version else symbol.name
+        size = max(symbol.size, 1) if symbol.kind != "function" else 1
+        lines += [
+            _SECTIONS[symbol.kind],
+            f".globl {label}",
+            f".type {label},{_TYPES[symbol.kind]}",
+            f"{label}: .zero {size}",
+            f".size {label},{size}",
+        ]
+        if symbol.version:
+            lines.append(f".symver {label},{symbol.name}@@{symbol.version}")
+    lines.append('.section .note.GNU-stack,"",%progbits')
+    return "\n".join(lines) + "\n"
+
+
+def _version_script(symbols: Sequence[elf.Symbol]) -> str:
+    versions = sorted({symbol.version for symbol in symbols if symbol.version})
+    if not versions:
+        return "{ global: *; };\n"
+    # The labels behind .symver must not be seen. An anonymous node may not stand beside named
+    # ones, so they are made local in a version of their own.
+    return "".join(f"{v} {{ }};\n" for v in versions) + "LMS_STUB { local: *; };\n"

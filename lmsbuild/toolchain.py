@@ -1,0 +1,67 @@
+"""The C++ compiler that builds the runtime."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from lmsbuild.errors import MissingCompilerError
+
+# Debian's names of the packages, which most readers can translate.
+_PACKAGES = {"x86_64": "x86-64", "aarch64": "aarch64", "ppc64le": "powerpc64le"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """A C++ compiler: its command, its own first line of --version, what it compiles for."""
+
+    command: tuple[str, ...]
+    version: str
+    machine: str
+
+
+def find_compiler(machine: str) -> Compiler:
+    """The compiler for an architecture ("x86_64"), from CXX or PATH.
+
+    Raises MissingCompilerError, also when CXX compiles for another architecture.
+    """
+    asked = os.environ.get("CXX")
+    command = tuple(shlex.split(asked)) if asked else (_default_name(machine),)
+    if not command or shutil.which(command[0]) is None:
+        raise MissingCompilerError(
+            f"no C++ compiler: {command[0] if command else 'CXX'} is not on PATH; "
+            f"install {_package(machine)}, or name another compiler in CXX"
+        )
+    version = _ask(command, "--version").splitlines()[0]
+    target = _ask(command, "-dumpmachine").partition("-")[0].replace("powerpc64le", "ppc64le")
+    if target != machine:
+        raise MissingCompilerError(
+            f"{command[0]} compiles for {target}, not for {machine}; name another compiler in CXX"
+        )
+    return Compiler(command=command, version=version, machine=machine)
+
+
+def _default_name(machine: str) -> str:
+    if machine == platform.machine():
+        return "g++"
+    return f"{machine.replace('ppc64le', 'powerpc64le')}-linux-gnu-g++"
+
+
+def _package(machine: str) -> str:
+    if machine == platform.machine():
+        return "g++"
+    return f"g++-{_PACKAGES.get(machine, machine)}-linux-gnu"
+
+
+def _ask(command: tuple[str, ...], question: str) -> str:
+    try:
+        result = subprocess.run([*command, question], capture_output=True, text=True, check=True)
+        return result.stdout.strip() or "unknown"
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MissingCompilerError(
+            f"{command[0]} {question} fails; name another C++ compiler in CXX"
+        ) from error

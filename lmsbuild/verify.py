@@ -1,0 +1,285 @@
+"""Whether a grafted wheel keeps its promises."""
+
+from __future__ import annotations
+
+import ast
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from lmsbuild import basewheel, elf, integrity, linkstub, provenance, record
+from lmsbuild.basewheel import LIBRARY_MEMBER
+from lmsbuild.cache import sha256_of
+from lmsbuild.compile import EXPORT_PREFIX
+from lmsbuild.errors import ForeignWheelError, LmsbuildError, RegistryError
+from lmsbuild.graft import is_binary
+from lmsbuild.provenance import Provenance
+from lmsbuild.pythonpatch import LOCAL_VERSION
+
+API_MODULE = "torch/cuda/lms.py"
+API_PACKAGE = "torch/cuda/__init__.py"
+
+# What users call on torch.cuda, since the first LMS.
+API = (
+    "set_enabled_lms",
+    "get_enabled_lms",
+    "set_limit_lms",
+    "get_limit_lms",
+    "set_size_lms",
+    "get_size_lms",
+    "reclaim_inactive",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One promise: ``problems`` is empty when it is kept, ``detail`` says what was looked at."""
+
+    name: str
+    detail: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """The wheel under test, read once."""
+
+    path: Path
+    wheel: zipfile.ZipFile
+    dist_info: str
+    rows: dict[str, record.Row]
+    platform_tag: str
+    version: Version
+    provenance: Provenance | None
+    library: elf.Library | None
+
+
+def verify(
+    path: Path, base: Path | None = None, advance: Callable[[int], None] | None = None
+) -> list[Check]:
+    """All checks of a wheel, in the order to show them.
+
+    ``base`` is the official wheel; without it the hashes in the provenance are compared with.
+    ``advance`` is told the unpacked bytes that were hashed.
+
+    Raises:
+        ForeignWheelError: the file is not there, or not named like a wheel of torch.
+        DamagedWheelError, UnsafeMemberError: it cannot be read at all.
+    """
+    if not path.is_file():
+        raise ForeignWheelError(f"{path}: no such file")
+    record_check = Check(name="RECORD", problems=integrity.record_problems(path, advance))
+    with integrity.open_wheel(path) as wheel:
+        subject = _read(path, wheel)
+        return [
+            _with_detail(record_check, f"{len(subject.rows)} members"),
+            _names(subject),
+            _provenance(subject, base),
+            _binaries(subject, base),
+            _one_library(subject),
+            _symbols(subject),
+            _exports(subject),
+            _api(subject),
+        ]
+
+
+def _read(path: Path, wheel: zipfile.ZipFile) -> _Subject:
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+    except (InvalidWheelFilename, InvalidVersion) as error:
+        raise ForeignWheelError(f"{path.name} is not named like a wheel ({error})") from error
+    if name != basewheel.PROJECT:
+        raise ForeignWheelError(f"{path.name} is a wheel of {name}, not of {basewheel.PROJECT}")
+    folder = integrity.dist_info(wheel)
+    origin: Provenance | None = None
+    if f"{folder}/{provenance.FILE_NAME}" in wheel.NameToInfo:
+        try:
+            origin = provenance.load(wheel.read(f"{folder}/{provenance.FILE_NAME}"))
+        except (provenance.ProvenanceError, zipfile.BadZipFile):
+            origin = None
+    library: elf.Library | None = None
+    if LIBRARY_MEMBER in wheel.NameToInfo:
+        try:
+            library = elf.read_stream(io.BytesIO(wheel.read(LIBRARY_MEMBER)))
+        except (elf.NotElfError, zipfile.BadZipFile):
+            library = None
+    return _Subject(
+        path=path,
+        wheel=wheel,
+        dist_info=folder,
+        platform_tag=path.stem.split("-")[-1],
+        rows={row.path: row for row in integrity.read_record(wheel)},
+        version=version,
+        provenance=origin,
+        library=library,
+    )
+
+
+def _with_detail(check: Check, detail: str) -> Check:
+    return Check(name=check.name, detail=detail, problems=check.problems)
+
+
+def _names(subject: _Subject) -> Check:
+    """File name, dist-info, METADATA and torch/version.py tell one version, with LMS's mark."""
+    problems = []
+    version = str(subject.version)
+    if LOCAL_VERSION not in (subject.version.local or "").split("."):
+        problems.append(f"version {version} has no {LOCAL_VERSION}")
+    if subject.dist_info != f"torch-{version}.dist-info":
+        problems.append(f"{subject.dist_info} does not belong to version {version}")
+    metadata = integrity.read_text(subject.wheel, f"{subject.dist_info}/METADATA")
+    if f"\nVersion: {version}\n" not in metadata.replace("\r\n", "\n").split("\n\n")[0] + "\n":
+        problems.append(f"METADATA does not say version {version}")
+    if basewheel.VERSION_MEMBER not in subject.wheel.NameToInfo:
+        problems.append(f"{basewheel.VERSION_MEMBER} is missing")
+    elif (
+        f"{LOCAL_VERSION}'"
+        not in (text := integrity.read_text(subject.wheel, basewheel.VERSION_MEMBER))
+        and f'{LOCAL_VERSION}"' not in text
+    ):
+        problems.append(f"torch.__version__ has no {LOCAL_VERSION}")
+    return Check(name="version", detail=version, problems=problems)
+
+
+def _provenance(subject: _Subject, base: Path | None) -> Check:
+    if subject.provenance is None:
+        return Check(name="provenance", problems=[f"no readable {provenance.FILE_NAME}"])
+    problems = []
+    if base is not None and sha256_of(base) != subject.provenance.base_sha256:
+        problems.append(f"{base.name} is not the wheel that this one was made from")
+    detail = f"{subject.provenance.base}, {subject.provenance.compiler}"
+    return Check(name="provenance", detail=detail, problems=problems)
+
+
+def _binaries(subject: _Subject, base: Path | None) -> Check:
+    """RECORD's hashes are compared: that they are the members' own is the first check's part."""
+    if base is not None:
+        with integrity.open_wheel(base) as wheel:
+            expected = {
+                row.path: row.hash for row in integrity.read_record(wheel) if is_binary(row.path)
+            }
+    elif subject.provenance is not None:
+        expected = dict(subject.provenance.base_binaries)
+    else:
+        return Check(
+            name="upstream's binaries",
+            problems=["nothing to compare with: no provenance, and no --base"],
+        )
+    present = {row.path: row.hash for row in subject.rows.values() if is_binary(row.path)}
+    problems = [f"{name} is missing" for name in sorted(expected.keys() - present.keys())]
+    problems += [
+        f"{name} has changed"
+        for name in sorted(expected.keys() & present.keys())
+        if expected[name] != present[name]
+    ]
+    problems += [
+        f"{name} is not upstream's"
+        for name in sorted(present.keys() - expected.keys() - {LIBRARY_MEMBER})
+    ]
+    if not expected:
+        problems.append("the base has no binaries")
+    return Check(name="upstream's binaries", detail=f"{len(expected)} libraries", problems=problems)
+
+
+def _one_library(subject: _Subject) -> Check:
+    found = [
+        info.filename
+        for info in subject.wheel.infolist()
+        if is_binary(info.filename) and "lms" in info.filename.rsplit("/", 1)[-1]
+    ]
+    problems = []
+    if found != [LIBRARY_MEMBER]:
+        problems.append(f"LMS libraries: {', '.join(found) or 'none'}; expected {LIBRARY_MEMBER}")
+    elif subject.library is None:
+        problems.append(f"{LIBRARY_MEMBER} is no shared library")
+    elif not subject.platform_tag.endswith(f"_{subject.library.machine}"):
+        problems.append(
+            f"the library is for {subject.library.machine}, the wheel for {subject.platform_tag}"
+        )
+    return Check(name="one LMS library", detail=LIBRARY_MEMBER, problems=problems)
+
+
+def _symbols(subject: _Subject) -> Check:
+    name = "manylinux symbols"
+    if subject.library is None:
+        return Check(name=name, problems=["no library to look at"])
+    policy = _policy(subject)
+    if policy is None:
+        return Check(name=name, problems=[f"no known policy for {subject.platform_tag}"])
+    too_new = linkstub.violations(subject.library, policy)
+    return Check(
+        name=name,
+        detail=policy.name,
+        problems=[f"{symbol} is newer than {policy.name} allows" for symbol in too_new],
+    )
+
+
+def _policy(subject: _Subject) -> linkstub.Policy | None:
+    """The policy of the wheel's own tag.
+
+    Upstream's oldest tags (manylinux1) name a policy that its own libraries do not meet; there
+    the one that the library was linked for counts.
+    """
+    architecture = subject.library.machine if subject.library else ""
+    names = [tag.removesuffix(f"_{architecture}") for tag in subject.platform_tag.split(".")]
+    if subject.provenance is not None:
+        names.append(subject.provenance.manylinux)
+    for name in names:
+        try:
+            return linkstub.load_policy(name)
+        except RegistryError:
+            continue
+    return None
+
+
+def _exports(subject: _Subject) -> Check:
+    if subject.library is None:
+        return Check(name="C interface", problems=["no library to look at"])
+    exported = subject.library.exported
+    wanted = {EXPORT_PREFIX + name.removesuffix("_lms") for name in API}
+    wanted.add(EXPORT_PREFIX + "abi_version")
+    problems = [f"{name} is not exported" for name in sorted(wanted - exported)]
+    problems += [
+        f"{name} is exported, but not part of the interface"
+        for name in sorted(exported)
+        if not name.startswith(EXPORT_PREFIX)
+    ]
+    return Check(name="C interface", detail=f"{len(exported)} functions", problems=problems)
+
+
+def _api(subject: _Subject) -> Check:
+    """The functions are defined in torch.cuda.lms, and torch.cuda takes them from there."""
+    problems = []
+    trees: dict[str, ast.Module] = {}
+    for member in (API_MODULE, API_PACKAGE):
+        if member not in subject.wheel.NameToInfo:
+            problems.append(f"{member} is missing")
+            continue
+        try:
+            trees[member] = ast.parse(integrity.read_text(subject.wheel, member))
+        except (SyntaxError, ValueError, LmsbuildError) as error:
+            problems.append(f"{member} cannot be read: {error}")
+    if API_MODULE in trees:
+        defined = {
+            node.name for node in trees[API_MODULE].body if isinstance(node, ast.FunctionDef)
+        }
+        problems += [f"torch.cuda.lms has no {name}" for name in API if name not in defined]
+    if API_PACKAGE in trees:
+        imported = set(_imported_from_lms(trees[API_PACKAGE]))
+        problems += [
+            f"torch.cuda has no {name}"
+            for name in API
+            if name not in imported and "*" not in imported
+        ]
+    return Check(name="Python interface", detail=f"{len(API)} functions", problems=problems)
+
+
+def _imported_from_lms(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module in ("lms", "torch.cuda.lms"):
+            yield from (alias.name for alias in node.names)
