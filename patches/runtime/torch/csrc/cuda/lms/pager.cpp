@@ -517,11 +517,16 @@ void Pager::page_in(Block& block) {
   at::DataPtr memory;
   try {
     memory = obtain(block.size);
-    // The memory's last user may still be running on the home stream.
+    // The memory's last user may still be running on the home stream, which has
+    // also waited for the page-out when it got the memory back.
     timeline(*block.home).mark()->block(transfer_.in());
-    block.copied->block(transfer_.in());
     block.copied = transfer_.page_in(memory.get(), block.host, block.size);
   } catch (...) {
+    if (memory) {
+      // The copy may have been issued, and the memory is about to be freed.
+      (void)cudaStreamSynchronize(transfer_.in());
+      (void)cudaGetLastError();
+    }
     block.state.to(State::PagedOut);
     Lock::drop_later(std::move(storage));
     throw;
