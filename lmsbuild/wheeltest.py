@@ -69,12 +69,14 @@ def run_suite(
         work = folder / "work"
         work.mkdir()
         # From a folder of its own: nothing of the caller's is importable by accident.
-        pytest = [str(python), "-m", "pytest", "-p", "no:cacheprovider"]
+        pytest = [str(python), "-m", "pytest"]
         failed = [
             folder
             for folder, *arguments in runs
             if subprocess.run(
-                [*pytest, str(tests / folder), *arguments], cwd=work, env=environment
+                [*pytest, str(tests / folder), "-p", "no:cacheprovider", *arguments],
+                cwd=work,
+                env=environment,
             ).returncode
         ]
     if failed:

@@ -1,0 +1,25 @@
+// Prints the transitions that a storage may take, one "from>to" a line.
+#include <torch/csrc/cuda/lms/state.h>
+
+#include <cstdio>
+
+int main() {
+  using torch::cuda::lms::State;
+  const State states[] = {
+      State::Resident, State::PagingOut, State::PagedOut, State::PagingIn, State::Freed};
+  for (const State from : states) {
+    for (const State to : states) {
+      torch::cuda::lms::StateMachine machine(from);
+      try {
+        machine.to(to);
+      } catch (const c10::Error&) {
+        continue;
+      }
+      if (!machine.is(to)) {
+        return 1;
+      }
+      std::printf("%s>%s\n", name_of(from), name_of(to));
+    }
+  }
+  return 0;
+}
