@@ -70,17 +70,17 @@ def run_suite(
         work.mkdir()
         # From a folder of its own: nothing of the caller's is importable by accident.
         pytest = [str(python), "-m", "pytest"]
-        failed = [
-            folder
-            for folder, *arguments in runs
-            if subprocess.run(
-                [*pytest, str(tests / folder), "-p", "no:cacheprovider", *arguments],
+        codes = {
+            name: subprocess.run(
+                [*pytest, str(tests / name), "-p", "no:cacheprovider", *arguments],
                 cwd=work,
                 env=environment,
             ).returncode
-        ]
+            for name, *arguments in runs
+        }
+    failed = [f"{name} (pytest says {code})" for name, code in codes.items() if code]
     if failed:
-        raise SuiteError(f"{wheel.name}: tests fail in {', '.join(failed)}; see pytest's output")
+        raise SuiteError(f"tests fail on {wheel.name}: {', '.join(failed)}")
 
 
 def uses_gpu(device: Device) -> bool:
