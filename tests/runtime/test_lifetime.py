@@ -102,10 +102,23 @@ def test_paged_out_right_after_a_page_in():
 
 
 def test_host_memory_is_reused_behind_the_copies():
+    x = managed(pattern(4))
+    evict()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # nothing below makes this stream wait for the main one
+        y = managed(pattern(4, start=7))
+    x.sum()
+    del x  # its host buffer is free again, and the copy from it may be running
+    evict()  # y goes to the same buffer
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(y.cpu(), pattern(4, start=7, device="cpu"))
+
+
+def test_two_storages_take_turns():
     x, y = managed(pattern(4)), managed(pattern(4, start=7))
     for _ in range(4):
         evict()
-        x.add_(1)  # frees x's host buffer while the copy from it may be running
+        x.add_(1)
         y.add_(1)
     evict()
     assert torch.equal(x.cpu(), pattern(4, start=4, device="cpu"))

@@ -144,6 +144,25 @@ def test_inputs_larger_than_the_room_beside_them():
     assert torch.equal(total.cpu(), plain[0] + plain[1] + plain[2])
 
 
+def test_outputs_that_nothing_has_read_yet():
+    torch.cuda.set_limit_lms(12 << 20)
+    x = managed(pattern(2))
+    kept = [x + i for i in range(20)]
+    assert stat("resident_bytes_peak") <= 12 << 20
+    assert torch.cuda.max_memory_allocated() <= 14 << 20
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(2, start=i, device="cpu"))
+
+
+def test_new_memory_stays_until_it_is_used():
+    # Whoever asked for it is about to fill it, perhaps where no operator shows it.
+    x = torch.empty(1 << 18, device="cuda")
+    y = torch.empty_like(managed(pattern(1)))
+    evict()
+    assert is_resident(x)
+    assert is_resident(y)
+
+
 def test_lists_of_tensors_are_inputs():
     torch.cuda.lms._set_stress(True)
     parts = [managed(pattern(0.25, start=i)) for i in range(5)]

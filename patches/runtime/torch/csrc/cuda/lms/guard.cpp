@@ -8,6 +8,7 @@
 #include <ATen/SparseTensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct Pin {
 struct Thread {
   std::vector<bool> frames; // one per operator begun; true: not transparent
   size_t depth = 0; // how many of them are true
+  bool computes = false; // the outermost one has inputs on a device
   const char* name = nullptr; // of the outermost one
   std::vector<Pin> pins; // undone at the end of the outermost one
   std::string failure; // why an input could not be paged in
@@ -155,11 +157,32 @@ void release_pins(Thread& self) {
   self.pins.clear();
 }
 
+// What the outermost operator made comes under management: it may be kept and
+// not be read for long. Not what has no inputs or copies only their shape: new
+// memory is about to be filled, perhaps where no operator shows it. And not what
+// an inner operator made: the outer one may have its address.
+void manage_outputs(const at::RecordFunction& function) {
+  Inputs outputs;
+  for (const c10::IValue& output : function.outputs()) {
+    collect(output, false, outputs);
+  }
+  const auto fresh = [](const Input& output) {
+    const Block* const block = Pager::block_of(*output.storage);
+    return block && !block->owner;
+  };
+  // Without the mutex: nobody else has seen a fresh storage, and the others are
+  // inputs, which are pinned.
+  if (std::any_of(outputs.begin(), outputs.end(), fresh)) {
+    use(outputs, false);
+  }
+}
+
 void begin(bool transparent, const char* name) {
   Thread& self = thread();
   self.frames.push_back(!transparent);
   if (!transparent && self.depth++ == 0) {
     self.name = name;
+    self.computes = false;
   }
 }
 
@@ -190,12 +213,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     collect(arguments[i], op.may_write(i), inputs);
   }
   if (!inputs.empty()) {
+    if (thread().depth == 1) {
+      thread().computes = true;
+    }
     use(inputs, op.collective);
   }
   return nullptr;
 }
 
-void on_end(const at::RecordFunction&, at::ObserverContext*) {
+void on_end(const at::RecordFunction& function, at::ObserverContext*) {
+  const Thread& self = thread();
+  if (self.depth == 1 && self.computes && !self.frames.empty() && self.frames.back()) {
+    manage_outputs(function);
+  }
   end();
 }
 
@@ -210,6 +240,7 @@ void Guard::install() {
     handle = at::addGlobalCallback(
         at::RecordFunctionCallback(on_start, on_end)
             .needsInputs(true)
+            .needsOutputs(true)
             .scopes({at::RecordScope::FUNCTION}));
   }
 }

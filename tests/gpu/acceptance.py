@@ -1,0 +1,229 @@
+"""Trains ResNet-50 past a memory limit, on a real GPU, and compares with training in memory.
+
+    python tests/gpu/acceptance.py --out DIR
+
+needs a torch with Large Model Support, torchvision and rich. Prints a table, and leaves
+acceptance.json and acceptance.md in DIR. Each row is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import machine
+import report
+
+GB = 1e9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    title: str
+    lms: bool = False
+    limit_gb: float = 0.0
+    save_on_cpu: bool = False
+
+
+ROWS = {
+    "memory": Row(title="in memory, LMS off"),
+    "guard": Row(title="LMS on, no pressure", lms=True),
+    "limit20": Row(title="LMS on, limit 20 GB", lms=True, limit_gb=20),
+    "limit12": Row(title="LMS on, limit 12 GB", lms=True, limit_gb=12),
+    "save_on_cpu": Row(title="save_on_cpu(pin_memory=True)", save_on_cpu=True),
+}
+
+
+def measure(row: Row, *, batch: int, iterations: int) -> dict[str, Any]:
+    """Milliseconds and bytes per iteration; the first iteration is the warm-up's first."""
+    import torch
+    import torchvision
+    from torch.nn import functional as F
+
+    torch.manual_seed(0)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    if row.lms:
+        torch.cuda.set_limit_lms(int(row.limit_gb * GB))
+        torch.cuda.set_enabled_lms(True)
+
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(1000, (batch,), device="cuda")
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        offload = (
+            torch.autograd.graph.save_on_cpu(pin_memory=True)
+            if row.save_on_cpu
+            else contextlib.nullcontext()
+        )
+        with offload, torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def counts() -> dict[str, int]:
+        if not row.lms:
+            return dict.fromkeys(
+                ("page_out_bytes", "page_in_bytes", "page_out_count", "page_in_count"), 0
+            )
+        import torch.cuda.lms
+
+        stats = torch.cuda.lms.stats()
+        names = ("page_out_bytes", "page_in_bytes", "page_out_count", "page_in_count")
+        return {name: stats[name] for name in names}
+
+    milliseconds, losses, moved = [], [], []
+    for _ in range(iterations):
+        before = counts()
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        loss = step()
+        torch.cuda.synchronize()
+        milliseconds.append((time.perf_counter() - started) * 1e3)
+        losses.append(loss.item().hex())
+        moved.append({name: value - before[name] for name, value in counts().items()})
+        if len(losses) == 1:
+            torch.cuda.reset_peak_memory_stats()
+    return {
+        "milliseconds": milliseconds,
+        "losses": losses,
+        "moved": moved,
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "host_bytes": host_bytes(row),
+    }
+
+
+def host_bytes(row: Row) -> int | None:
+    if not row.lms:
+        return None
+    import torch.cuda.lms
+
+    return torch.cuda.lms.stats()["host_bytes"]
+
+
+def run_apart(name: str, arguments: argparse.Namespace, iterations: int) -> dict[str, Any]:
+    """Measures in a process of its own; gives {"error": ...} when it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "row.json")
+        command = [sys.executable, __file__, "--measure", name, "--out", str(result)]
+        command += ["--batch", str(arguments.batch), "--iterations", str(iterations)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            return {"error": done.stdout[-4000:]}
+        return json.loads(result.read_text())
+
+
+def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int) -> dict[str, str]:
+    columns = (
+        "ms/iteration",
+        "first ms",
+        "allocated GB",
+        "reserved GB",
+        "out GB",
+        "in GB",
+        "outs",
+        "ins",
+        "host GB",
+        "losses",
+    )
+    if "error" in result:
+        last = result["error"].strip().split("\n")[-1][:60]
+        return {"": row.title, **dict.fromkeys(columns, ""), "losses": f"failed: {last}"}
+    # The last iteration's traffic: the first ones still settle.
+    moved = result["moved"][-1]
+    same = same_losses(result, reference)
+    values = (
+        f"{statistics.median(result['milliseconds'][warm:]):.1f}",
+        f"{result['milliseconds'][0]:.0f}",
+        f"{result['peak_allocated_bytes'] / GB:.2f}",
+        f"{result['peak_reserved_bytes'] / GB:.2f}",
+        f"{moved['page_out_bytes'] / GB:.2f}",
+        f"{moved['page_in_bytes'] / GB:.2f}",
+        str(moved["page_out_count"]),
+        str(moved["page_in_count"]),
+        "" if result["host_bytes"] is None else f"{result['host_bytes'] / GB:.2f}",
+        "reference" if result is reference else ("identical" if same else "DIFFERENT"),
+    )
+    return {"": row.title, **dict(zip(columns, values, strict=True))}
+
+
+def same_losses(result: dict[str, Any], reference: dict[str, Any]) -> bool:
+    """Bit for bit, over the iterations that both ran."""
+    shared = min(len(result["losses"]), len(reference["losses"]))
+    return shared > 0 and result["losses"][:shared] == reference["losses"][:shared]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--iterations", type=int, default=16, help="of each row (default: 16)")
+    parser.add_argument("--warm-up", type=int, default=4, help="iterations not in the median")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--measure", choices=ROWS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        result = measure(
+            ROWS[arguments.measure], batch=arguments.batch, iterations=arguments.iterations
+        )
+        arguments.out.write_text(json.dumps(result))
+        return 0
+    if arguments.iterations <= arguments.warm_up:
+        parser.error("--iterations must be more than --warm-up")
+
+    results: dict[str, Any] = {}
+    for name in ("memory", *(name for name in arguments.rows if name != "memory")):
+        # save_on_cpu takes seconds for each, and its first ones tell as much.
+        slow = ROWS[name].save_on_cpu
+        iterations = min(arguments.iterations, arguments.warm_up + 4) if slow else None
+        results[name] = run_apart(name, arguments, iterations or arguments.iterations)
+        ended = results[name].get("error", "").strip() or "done"
+        print(f"{ROWS[name].title}: {ended}", file=sys.stderr, flush=True)
+    if "error" in results["memory"]:
+        return 1
+    reference = results["memory"]
+    tables = {
+        "Training": [
+            cells(ROWS[name], result, reference, arguments.warm_up)
+            for name, result in results.items()
+        ],
+        "Every iteration (ms)": [
+            {
+                "": ROWS[name].title,
+                "ms": " ".join(f"{value:.0f}" for value in result.get("milliseconds", ())),
+            }
+            for name, result in results.items()
+        ],
+    }
+    title = (
+        f"ResNet-50, batch {arguments.batch}, 224x224, bf16 autocast, channels-last, SGD with "
+        "momentum, deterministic cuDNN"
+    )
+    report.write(arguments.out, "acceptance", title, machine.describe(), tables, {"rows": results})
+    # Speed is for the reader to judge; an error or another loss is a failure.
+    return int(
+        any(
+            "error" in result or (ROWS[name].lms and not same_losses(result, reference))
+            for name, result in results.items()
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

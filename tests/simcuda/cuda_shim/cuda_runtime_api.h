@@ -1,0 +1,66 @@
+// The declarations that c10's CUDA headers need to be read, without CUDA's own headers.
+#pragma once
+
+#include <cstddef>
+
+#ifndef CUDART_VERSION
+#error "CUDART_VERSION must be the version that torch was built for, such as 13000"
+#endif
+
+enum cudaError { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
+using cudaError_t = cudaError;
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+struct CUgraph_st;
+using cudaGraph_t = CUgraph_st*;
+struct CUuserObject_st;
+using cudaUserObject_t = CUuserObject_st*;
+using cudaHostFn_t = void (*)(void*);
+
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2,
+};
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2,
+};
+inline constexpr unsigned cudaUserObjectNoDestructorSync = 1;
+inline constexpr unsigned cudaGraphUserObjectMove = 1;
+
+extern "C" {
+cudaError_t cudaGetLastError();
+const char* cudaGetErrorString(cudaError_t);
+cudaError_t cudaDeviceGetStreamPriorityRange(int*, int*);
+cudaError_t cudaMemGetInfo(size_t*, size_t*);
+cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaStreamGetPriority(cudaStream_t, int*);
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*);
+cudaError_t cudaStreamQuery(cudaStream_t);
+cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*);
+cudaError_t cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigned, unsigned);
+cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned);
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned, unsigned);
+// CUDA 12 (as _v2) and CUDA 13 differ in the parameters after the graph.
+cudaError_t cudaStreamGetCaptureInfo(
+    cudaStream_t,
+    cudaStreamCaptureStatus*,
+    unsigned long long* = nullptr,
+    cudaGraph_t* = nullptr,
+    const void* = nullptr,
+    const void* = nullptr,
+    size_t* = nullptr);
+cudaError_t cudaStreamGetCaptureInfo_v2(
+    cudaStream_t,
+    cudaStreamCaptureStatus*,
+    unsigned long long* = nullptr,
+    cudaGraph_t* = nullptr,
+    const void* = nullptr,
+    size_t* = nullptr);
+}

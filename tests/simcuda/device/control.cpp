@@ -1,0 +1,187 @@
+#include "control.h"
+
+#include <string>
+
+#include "state.h"
+
+using namespace simcuda;
+
+namespace {
+
+// The texts handed to Python live until the same thread asks for the next.
+const char* keep(std::string text) {
+  thread_local std::string kept;
+  kept = std::move(text);
+  return kept.c_str();
+}
+
+const char* lines(const std::map<std::string, long>& counts) {
+  std::string text;
+  for (const auto& [name, count] : counts)
+    text += name + " " + std::to_string(count) + "\n";
+  return keep(std::move(text));
+}
+
+} // namespace
+
+SIMCUDA_API void* simcuda_host_view(const void* pointer) {
+  return state().memory.host_view(pointer);
+}
+
+SIMCUDA_API int simcuda_operator_begin(void* handle, int device) {
+  Stream* stream = nullptr;
+  {
+    const Lock lock(state().mutex);
+    stream = state().stream(handle);
+    if (stream == nullptr || stream->device != device)
+      return cudaErrorInvalidResourceHandle;
+    state().begin_operation(*stream);
+  }
+  drain(*stream);
+  return cudaSuccess;
+}
+
+SIMCUDA_API int simcuda_is_live(const void* pointer, size_t size) {
+  const Lock lock(state().mutex);
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  return state().memory.device_of(address) >= 0 && state().memory.accessible(address, size);
+}
+
+SIMCUDA_API void simcuda_operator_access(
+    void* handle,
+    const void* pointer,
+    size_t size,
+    int write,
+    const char* name) {
+  const Lock lock(state().mutex);
+  const Stream* stream = state().stream(handle);
+  if (stream == nullptr || stream->capture != 0)
+    return; // captured work is not done yet
+  state().race.access(
+      stream->actor,
+      stream->clock,
+      reinterpret_cast<uintptr_t>(pointer),
+      size,
+      write != 0 ? AccessKind::kWrite : AccessKind::kRead,
+      name);
+}
+
+SIMCUDA_API void simcuda_block_allocated(void* pointer, size_t size) {
+  const Lock lock(state().mutex);
+  state().memory.take_block(reinterpret_cast<uintptr_t>(pointer), size);
+}
+
+SIMCUDA_API void simcuda_block_freed(void* pointer, size_t size) {
+  const Lock lock(state().mutex);
+  state().memory.return_block(reinterpret_cast<uintptr_t>(pointer), size);
+}
+
+// Races.
+SIMCUDA_API long simcuda_race_count() {
+  const Lock lock(state().mutex);
+  return static_cast<long>(state().race.reports().size());
+}
+
+SIMCUDA_API const char* simcuda_race_report(long index) {
+  const Lock lock(state().mutex);
+  return keep(state().race.reports().at(static_cast<size_t>(index)));
+}
+
+SIMCUDA_API void simcuda_clear_races() {
+  const Lock lock(state().mutex);
+  state().race.clear_reports();
+}
+
+SIMCUDA_API void simcuda_enable_race(int on) {
+  const Lock lock(state().mutex);
+  state().race.enable(on != 0);
+}
+
+SIMCUDA_API void
+simcuda_host_access(const void* pointer, size_t size, int write, const char* what) {
+  const Lock lock(state().mutex);
+  State& machine = state();
+  machine.host_clock.tick(kHost);
+  machine.race.access(
+      kHost,
+      machine.host_clock,
+      reinterpret_cast<uintptr_t>(pointer),
+      size,
+      write != 0 ? AccessKind::kWrite : AccessKind::kRead,
+      machine.intern(what));
+}
+
+// Faults and counts.
+SIMCUDA_API void simcuda_plan_fault(const char* api, long nth, int error, int from_then_on) {
+  const Lock lock(state().mutex);
+  state().calls.plan_fault(api, nth, static_cast<cudaError_t>(error), from_then_on != 0);
+}
+
+SIMCUDA_API void simcuda_clear_faults() {
+  const Lock lock(state().mutex);
+  state().calls.clear_faults();
+}
+
+SIMCUDA_API long simcuda_count(const char* api) {
+  const Lock lock(state().mutex);
+  return state().calls.count(api);
+}
+
+SIMCUDA_API const char* simcuda_counts() {
+  const Lock lock(state().mutex);
+  return lines(state().calls.counts());
+}
+
+SIMCUDA_API const char* simcuda_launches() {
+  const Lock lock(state().mutex);
+  return lines(state().launches);
+}
+
+SIMCUDA_API void simcuda_reset_counts() {
+  const Lock lock(state().mutex);
+  state().calls.reset_counts();
+  state().launches.clear();
+}
+
+// Memory and what is alive.
+SIMCUDA_API size_t simcuda_used(int device) {
+  const Lock lock(state().mutex);
+  return device < 0 || device >= kMaxDevices ? 0 : state().memory.used(device);
+}
+
+SIMCUDA_API void simcuda_set_capacity(size_t bytes) {
+  const Lock lock(state().mutex);
+  state().memory.set_capacity(bytes);
+}
+
+SIMCUDA_API void simcuda_set_host_limit(size_t bytes) {
+  const Lock lock(state().mutex);
+  state().host.set_limit(bytes);
+}
+
+SIMCUDA_API size_t simcuda_host_bytes() {
+  const Lock lock(state().mutex);
+  return state().host.bytes();
+}
+
+SIMCUDA_API size_t simcuda_host_ranges() {
+  const Lock lock(state().mutex);
+  return state().host.count();
+}
+
+SIMCUDA_API size_t simcuda_live_streams() {
+  const Lock lock(state().mutex);
+  return state().live_streams();
+}
+
+SIMCUDA_API size_t simcuda_live_events() {
+  const Lock lock(state().mutex);
+  return state().live_events();
+}
+
+// For the functions of the runtime that nobody simulates (generated, see simcuda/stubs.py).
+extern "C" int simcuda_unsupported(const char* name) {
+  SIMCUDA_ENTER(name);
+  log("%s is not supported", name);
+  return fail(cudaErrorNotSupported);
+}

@@ -1,0 +1,39 @@
+"""The child process of simcuda.process: python -m simcuda.child REQUESTS_FD REPLIES_FD."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import simcuda
+
+
+def _run(request: dict[str, Any], device: simcuda.Device | None) -> Any:
+    scope: dict[str, Any] = {"__name__": "scenario", "device": device}
+    exec(compile(request["source"], "<scenario>", "exec"), scope)
+    if not request["function"]:
+        return scope.get("result")
+    return scope[request["function"]](device, *request["arguments"])
+
+
+def main(requests_fd: str, replies_fd: str) -> None:
+    requests = os.fdopen(int(requests_fd), "rb")
+    replies = os.fdopen(int(replies_fd), "wb", buffering=0)
+    options = json.loads(requests.readline())["options"]
+    device = None if options is None else simcuda.start(**options)
+    for line in requests:
+        try:
+            reply = {"value": _run(json.loads(line), device)}
+            text = json.dumps(reply)
+        except BaseException:  # whatever it is, the test is told
+            text = json.dumps({"error": traceback.format_exc()})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        replies.write(text.encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

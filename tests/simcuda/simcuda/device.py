@@ -1,0 +1,189 @@
+"""The simulated device in this process: how to start it, and a test's hold on it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+_OPTIONS = ("race", "poison", "async_", "delay_us", "query_notready", "host_mib", "log")
+
+
+class Device:
+    """Control over the simulated device. Sizes are bytes, device numbers count from 0."""
+
+    def __init__(
+        self, runtime: ctypes.CDLL, operators: ctypes.CDLL | None, overridden: int
+    ) -> None:
+        self._runtime = runtime
+        self._operators = operators
+        self.overridden = overridden
+        """How many CUDA operators got their CPU semantics."""
+        for name in ("race_report", "counts", "launches"):
+            getattr(runtime, f"simcuda_{name}").restype = ctypes.c_char_p
+        for name in ("used", "host_bytes", "host_ranges", "live_streams", "live_events"):
+            getattr(runtime, f"simcuda_{name}").restype = ctypes.c_size_t
+        for name in ("race_count", "count"):
+            getattr(runtime, f"simcuda_{name}").restype = ctypes.c_long
+        runtime.simcuda_race_report.argtypes = [ctypes.c_long]
+        runtime.simcuda_count.argtypes = [ctypes.c_char_p]
+        runtime.simcuda_host_view.argtypes = [ctypes.c_void_p]
+        runtime.simcuda_host_view.restype = ctypes.c_void_p
+        runtime.simcuda_host_access.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_char_p,
+        ]
+        runtime.simcuda_plan_fault.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_long,
+            ctypes.c_int,
+            ctypes.c_int,
+        ]
+        runtime.simcuda_set_capacity.argtypes = [ctypes.c_size_t]
+        runtime.simcuda_set_host_limit.argtypes = [ctypes.c_size_t]
+
+    # Races -----------------------------------------------------------------------------------
+
+    def races(self) -> list[str]:
+        """What the race checker found since the last clear_races(), one line each."""
+        count = self._runtime.simcuda_race_count()
+        return [self._runtime.simcuda_race_report(i).decode() for i in range(count)]
+
+    def clear_races(self) -> None:
+        """Forgets the reports, and the accesses so far."""
+        self._runtime.simcuda_clear_races()
+
+    def set_race(self, enabled: bool) -> None:
+        """Turns the race checker on or off, and forgets the accesses so far."""
+        self._runtime.simcuda_enable_race(int(enabled))
+
+    def host_access(
+        self, pointer: int, size: int, write: bool = False, what: str = "the host"
+    ) -> None:
+        """Tells the race checker that the host touches [pointer, pointer + size) now."""
+        self._runtime.simcuda_host_access(pointer, size, int(write), what.encode())
+
+    # Faults and counts -----------------------------------------------------------------------
+
+    def fault(self, api: str, nth: int = 1, error: int = 2, from_: bool = False) -> None:
+        """Makes the nth call of `api` from now on return the CUDA error number `error`.
+
+        With `from_`, every later call fails too. The error 2 is "out of memory". Variants of a
+        function share a name: cudaStreamCreate, cudaEventCreate, cudaEventRecord, cudaLaunchKernel.
+        """
+        if nth < 1:
+            raise ValueError("nth counts calls from 1")
+        self._runtime.simcuda_plan_fault(api.encode(), nth, error, int(from_))
+
+    def clear_faults(self) -> None:
+        self._runtime.simcuda_clear_faults()
+
+    def count(self, api: str) -> int:
+        """How often `api` was called since the last reset_counts()."""
+        return int(self._runtime.simcuda_count(api.encode()))
+
+    def counts(self) -> dict[str, int]:
+        return _parse_counts(self._runtime.simcuda_counts())
+
+    def launches(self) -> dict[str, int]:
+        """Kernels that were launched, which fails: the operators that have no CPU semantics."""
+        return _parse_counts(self._runtime.simcuda_launches())
+
+    def reset_counts(self) -> None:
+        self._runtime.simcuda_reset_counts()
+
+    def operators_run(self) -> int:
+        """How many operators ran with their CPU semantics, in this process."""
+        return int(self._operators.simops_operators_run()) if self._operators else 0
+
+    # Memory ----------------------------------------------------------------------------------
+
+    def used(self, device: int = 0) -> int:
+        """Device memory that is allocated from the (simulated) driver."""
+        return int(self._runtime.simcuda_used(device))
+
+    def set_cap(self, size: int) -> None:
+        """Changes the capacity of every device."""
+        self._runtime.simcuda_set_capacity(size)
+
+    def set_host_limit(self, size: int) -> None:
+        """The most pinned host memory that can be had; 0 is no limit."""
+        self._runtime.simcuda_set_host_limit(size)
+
+    def host_view(self, pointer: int) -> int:
+        """The address at which the host finds the bytes behind a device pointer."""
+        return int(self._runtime.simcuda_host_view(pointer))
+
+    def read(self, pointer: int, size: int) -> bytes:
+        """The bytes behind a device pointer now; work in progress is not waited for."""
+        return ctypes.string_at(self.host_view(pointer), size)
+
+    def live(self) -> dict[str, int]:
+        """What the program has not given back: streams, events, pinned ranges and bytes."""
+        runtime = self._runtime
+        return {
+            "streams": int(runtime.simcuda_live_streams()),
+            "events": int(runtime.simcuda_live_events()),
+            "host_ranges": int(runtime.simcuda_host_ranges()),
+            "host_bytes": int(runtime.simcuda_host_bytes()),
+        }
+
+
+def _parse_counts(text: bytes) -> dict[str, int]:
+    pairs = (line.rsplit(" ", 1) for line in text.decode().splitlines())
+    return {name: int(count) for name, count in pairs}
+
+
+def start(
+    devices: int = 1,
+    mib: int = 64,
+    *,
+    torch_dir: Path | str | None = None,
+    operators: bool = True,
+    **options: int,
+) -> Device:
+    """Starts the simulated device in this process, before torch is imported.
+
+    devices, mib: how many devices, and the memory of each in MiB; 0 devices is a machine without.
+    operators: give CUDA operators their CPU semantics, which imports torch.
+    options:
+      race=1         happens-before checker (on by default)
+      poison=1       fill new and freed memory with a pattern (on by default)
+      async_=0       run each stream in a thread of its own
+      delay_us=0     with async_: start each operation up to that many microseconds late
+      query_notready=0   how often each event says "not ready" although it is done
+      host_mib=0     the most pinned host memory, 0 is no limit
+      log=0          faults, races and unsupported calls on stderr
+    """
+    if "torch" in sys.modules:
+        raise RuntimeError("simcuda.start() must be called before torch is imported")
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise TypeError(f"unknown options: {unknown}; known are {list(_OPTIONS)}")
+    from simcuda.build import build  # not above: python -m simcuda.build imports this package
+
+    libraries = build(torch_dir)
+    os.environ["SIMCUDA_DEVICES"] = str(devices)
+    os.environ["SIMCUDA_MIB"] = str(mib)
+    for name in _OPTIONS:
+        variable = "SIMCUDA_" + name.rstrip("_").upper()
+        if name in options:
+            os.environ[variable] = str(int(options[name]))
+        elif name != "log":  # SIMCUDA_LOG=1 may come from whoever runs the tests
+            os.environ.pop(variable, None)  # what a parent process chose is no concern of ours
+    runtime_path = next(libraries.glob("libcudart.so.*"))
+    runtime = ctypes.CDLL(str(runtime_path), ctypes.RTLD_GLOBAL)
+    # Loaded by now, the libraries that torch's are linked with are found by their sonames.
+    for library in sorted(libraries.glob("lib*.so.*")):
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    if not operators:
+        return Device(runtime, None, 0)
+    import torch  # noqa: F401 (the libraries that it needs have just been loaded)
+
+    semantics = ctypes.CDLL(str(libraries / "libsimops.so"))
+    semantics.simops_install.restype = ctypes.c_long
+    semantics.simops_operators_run.restype = ctypes.c_long
+    return Device(runtime, semantics, semantics.simops_install())

@@ -1,0 +1,159 @@
+"""What the libraries of a torch installation need from NVIDIA's, and stand-ins for it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# A library's name up to its version, and how the functions that it exports begin. The first prefix
+# that fits decides, so longer ones come first.
+_LIBRARIES = (
+    ("cublasLt", "libcublasLt.so"),
+    ("cublas", "libcublas.so"),
+    ("cusparseLt", "libcusparseLt.so"),
+    ("cusparse", "libcusparse.so"),
+    ("cusolver", "libcusolver.so"),
+    ("cudnn", "libcudnn.so"),
+    ("nccl", "libnccl.so"),
+    ("pnccl", "libnccl.so"),
+    ("cufft", "libcufft.so"),
+    ("curand", "libcurand.so"),
+    ("cupti", "libcupti.so"),
+    ("nvshmem", "libnvshmem_host.so"),
+    ("nvrtc", "libnvrtc.so"),
+    ("cuFile", "libcufile.so"),
+    ("__cuda", "libcudart.so"),
+    ("cuda", "libcudart.so"),
+    ("cu", "libcuda.so"),
+)
+# Libraries that are needed for their presence alone.
+_ALSO_NVIDIA = ("libnvJitLink.so", "libnvToolsExt.so")
+
+DRIVER = "libcuda.so.1"
+NVML = "libnvidia-ml.so.1"
+
+# What a stub returns, where torch takes it for a version; all others return an error, 1.
+_VERSIONS = {
+    "cudnnGetVersion": 90100,
+    "cudnnGetCudartVersion": 12040,
+    "cublasLtGetVersion": 120405,
+    "cublasLtGetCudartVersion": 12040,
+}
+_RETURNS_TEXT = re.compile(r"(ErrorString|ErrorName|StatusString|StatusName|LastError)$")
+
+
+@dataclass
+class Library:
+    """A shared library to stand in for: its soname, symbol version, and functions."""
+
+    soname: str
+    symbol_version: str = ""
+    functions: set[str] = field(default_factory=set)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _is_nvidia(soname: str) -> bool:
+    names = {name for _, name in _LIBRARIES} | set(_ALSO_NVIDIA)
+    return any(soname == name or soname.startswith(name + ".") for name in names)
+
+
+def _needed(library: Path) -> set[str]:
+    """The sonames that a library is linked with."""
+    lines = _output("objdump", "-p", str(library)).splitlines()
+    return {line.split()[1] for line in lines if line.split()[:1] == ["NEEDED"]}
+
+
+def _undefined(library: Path) -> list[tuple[str, str]]:
+    """The functions that a library takes from others, each with its symbol version or ""."""
+    symbols = []
+    for line in _output("nm", "-D", "--undefined-only", str(library)).splitlines():
+        name, _, version = line.split()[-1].partition("@")
+        symbols.append((name, version.lstrip("@")))
+    return symbols
+
+
+def _looked_up_by_name(library: Path) -> set[str]:
+    """Driver and NVML functions that a library finds at run time, by the names in its data."""
+    names = re.findall(rb"\0((?:cu|nvml)[A-Z]\w+)(?=\0)", library.read_bytes())
+    return {name.decode() for name in names}
+
+
+def required(torch_dir: Path) -> dict[str, Library]:
+    """NVIDIA's libraries that the libraries of torch in `torch_dir` need, by soname."""
+    libraries = sorted((torch_dir / "lib").glob("*.so"))
+    found = {soname: Library(soname) for soname in (DRIVER, NVML)}
+    for library in libraries:
+        for soname in _needed(library):
+            if _is_nvidia(soname):
+                found.setdefault(soname, Library(soname))
+    owners = {}
+    for prefix, name in _LIBRARIES:
+        for soname in found:
+            if soname.startswith(name):
+                owners[prefix] = soname
+    prefixes = [prefix for prefix, _ in _LIBRARIES if prefix in owners]
+    versions: dict[str, set[str]] = defaultdict(set)
+    for library in libraries:
+        for function, version in _undefined(library):
+            if not re.match(r"(__)?p?(cu|nccl|nvrtc|nvshmem)[a-zA-Z_]", function):
+                continue
+            prefix = next((p for p in prefixes if function.startswith(p)), None)
+            soname = version if version in found else owners.get(prefix or "", "")
+            if not soname:
+                continue
+            found[soname].functions.add(function)
+            if version:
+                versions[soname].add(version)
+    for function in _looked_up_by_name(torch_dir / "lib" / "libc10_cuda.so"):
+        found[NVML if function.startswith("nvml") else DRIVER].functions.add(function)
+    for soname, seen in versions.items():
+        if len(seen) > 1:
+            raise RuntimeError(f"{soname} has several symbol versions: {sorted(seen)}")
+        found[soname].symbol_version = seen.pop()
+    return found
+
+
+def stub_source(library: Library) -> str:
+    """C source of a library whose functions say on stderr that they were called, and fail."""
+    lines = [
+        "#include <stdio.h>",
+        "#include <stdlib.h>",
+        "static long missing(const char* name, char* said) {",
+        '  if (!*said && getenv("SIMCUDA_LOG")) {',
+        "    *said = 1;",
+        '    fprintf(stderr, "[simcuda] %s is a stub\\n", name);',
+        "  }",
+        "  return 1;",
+        "}",
+        '#define EXPORT __attribute__((visibility("default")))',
+        "#define STUB(name, value) \\",
+        "  EXPORT long name(void) { static char said; missing(#name, &said); return value; }",
+    ]
+    for function in sorted(library.functions):
+        value = str(_VERSIONS.get(function, 1))
+        if _RETURNS_TEXT.search(function):
+            value = '(long)"simulated device"'
+        lines.append(f"STUB({function}, {value})")
+    return "\n".join(lines) + "\n"
+
+
+def version_script(library: Library) -> str:
+    """A linker script that gives the library's functions their symbol version, or ""."""
+    return f"{library.symbol_version} {{ global: *; }};\n" if library.symbol_version else ""
+
+
+def unsupported_source(functions: set[str]) -> str:
+    """C source of runtime functions that are not simulated: cudaErrorNotSupported."""
+    lines = [
+        "extern int simcuda_unsupported(const char* name);",
+        '#define EXPORT __attribute__((visibility("default")))',
+        "#define UNSUPPORTED(name) EXPORT int name(void) { return simcuda_unsupported(#name); }",
+    ]
+    lines += [f"UNSUPPORTED({function})" for function in sorted(functions)]
+    return "\n".join(lines) + "\n"
