@@ -7,11 +7,11 @@ OUT    ?= dist
 
 VENV := .venv
 BIN  := $(VENV)/bin
-CXX_FILES = $$(find patches/runtime tests/simcuda -name '*.cpp' -o -name '*.h' -o -name '*.hpp')
+CXX_FILES = $$(find patches/runtime tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test lint format clean
+.PHONY: help wheel test mutants lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,8 +19,12 @@ help: ## Show this list
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
 	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
 
-test: $(VENV)/.installed-dev ## Run every test (ARGS="-k name" to pick)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of each tag's wheel
+	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python ci/torch_tests.py
+
+mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a disposable LMS torch
+	$(BIN)/python ci/mutants.py $(LMS_PYTHON)
 
 lint: $(VENV)/.installed-dev ## Check style and types of everything
 	$(BIN)/ruff check .

@@ -58,6 +58,8 @@ class Report:
     peak_reserved_bytes: int = 0
     page_out_bytes: int = 0
     page_in_bytes: int = 0
+    pinned_peak_bytes: int = 0  # the most that one operator used at once
+    resident_peak_bytes: int = 0  # the most that LMS had on the device
     pinned_blocks: int = 0  # still pinned when no operator runs
     largest_operator_bytes: int = 0  # inputs and outputs; with measure_operators only
     largest_operator: str = ""

@@ -16,9 +16,6 @@ Reference = Callable[[str, Mode], Report]
 
 MIB = 1 << 20
 
-# Of the limit: it is soft. Storages below set_size_lms are not managed, and add to the peak.
-SLACK = 0.05
-
 every_workload = pytest.mark.parametrize(
     ("model", "mode"),
     [pytest.param(model, mode, id=f"{model}-{mode.value}") for model in MODELS for mode in Mode],
@@ -70,7 +67,9 @@ def test_same_bits_within_the_limit(
     limit = cap_of(expected)
     report = runner.run(runner.job(model, mode, limit_bytes=limit, lms=True, enable_late=True))
     assert_swapped_and_same(report, expected)
-    assert report.peak_bytes <= limit * (1 + SLACK)
+    # The limit is soft: what an operator makes counts once it has ended.
+    assert report.resident_peak_bytes <= limit + report.pinned_peak_bytes
+    assert report.peak_bytes < expected.peak_bytes
 
 
 @pytest.mark.parametrize("model", ["resnet", "gpt"])

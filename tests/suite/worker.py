@@ -115,6 +115,8 @@ class Lms:
             "page_out_bytes": stats["page_out_bytes"],
             "page_in_bytes": stats["page_in_bytes"],
             "pinned_blocks": torch.cuda.memory_stats()["pinned.all.current"],
+            "pinned_peak_bytes": torch.cuda.memory_stats()["pinned_bytes.all.peak"],
+            "resident_peak_bytes": stats["resident_bytes_peak"],
         }
 
 

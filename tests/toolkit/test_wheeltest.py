@@ -95,7 +95,9 @@ def test_the_simulated_device_gets_no_gpu_packages(
     monkeypatch.setenv("LMS_TEST_PYTHON", "/some/python")
     said: list[str] = []
     cache = tmp_path / "cache"
-    run_suite(fake.base, Device.SIMULATED, tests, cache, said.append, [("suite", "-x", "-k", "gpt")])
+    run_suite(
+        fake.base, Device.SIMULATED, tests, cache, said.append, [("suite", "-x", "-k", "gpt")]
+    )
     call = called(tests)
     assert call["device"] == "sim"
     assert call["modules"] == ["torch", "filelock"]

@@ -29,13 +29,18 @@ struct Pin {
   bool collective;
 };
 
+struct Frame {
+  Operator::Kind kind;
+  size_t first_pin; // of those that it and what it calls made
+};
+
 // What this thread is in the middle of.
 struct Thread {
-  std::vector<bool> frames; // one per operator begun; true: not transparent
-  size_t depth = 0; // how many of them are true
+  std::vector<Frame> frames; // the operators begun
+  size_t depth = 0; // how many of them are opaque
   bool computes = false; // the outermost one has inputs on a device
   const char* name = nullptr; // of the outermost one
-  std::vector<Pin> pins; // undone at the end of the outermost one
+  std::vector<Pin> pins; // undone at the end of the outermost opaque one, or of a composite
   std::string failure; // why an input could not be paged in
 };
 
@@ -119,8 +124,8 @@ void use(const Inputs& inputs, bool collective) {
   }
 }
 
-void release_pins(Thread& self) {
-  if (self.pins.empty()) {
+void release_pins(Thread& self, size_t first) {
+  if (self.pins.size() == first) {
     return;
   }
   struct Position {
@@ -129,7 +134,8 @@ void release_pins(Thread& self) {
   };
   c10::SmallVector<Position, 4> positions;
   const Lock lock;
-  for (const Pin& pin : self.pins) {
+  for (size_t i = first; i < self.pins.size(); ++i) {
+    const Pin& pin = self.pins[i];
     Block& block = *pin.block;
     if (!block.dead) {
       Timeline& timeline = block.pager.timeline(pin.stream);
@@ -154,7 +160,7 @@ void release_pins(Thread& self) {
     }
     block.pager.unpin(block);
   }
-  self.pins.clear();
+  self.pins.erase(self.pins.begin() + static_cast<std::ptrdiff_t>(first), self.pins.end());
 }
 
 // What the outermost operator made comes under management: it may be kept and
@@ -177,10 +183,10 @@ void manage_outputs(const at::RecordFunction& function) {
   }
 }
 
-void begin(bool transparent, const char* name) {
+void begin(Operator::Kind kind, const char* name) {
   Thread& self = thread();
-  self.frames.push_back(!transparent);
-  if (!transparent && self.depth++ == 0) {
+  self.frames.push_back({kind, self.pins.size()});
+  if (kind == Operator::Kind::Opaque && self.depth++ == 0) {
     self.name = name;
     self.computes = false;
   }
@@ -191,20 +197,24 @@ void end() {
   if (self.frames.empty()) {
     return;
   }
-  const bool opaque = self.frames.back();
+  const Frame frame = self.frames.back();
   self.frames.pop_back();
-  if (!opaque || --self.depth > 0) {
+  if (frame.kind == Operator::Kind::Transparent) {
     return;
   }
-  self.name = nullptr;
-  self.failure.clear();
-  release_pins(self);
+  if (frame.kind == Operator::Kind::Opaque && --self.depth == 0) {
+    self.name = nullptr;
+  }
+  if (self.depth == 0) {
+    self.failure.clear();
+    release_pins(self, frame.first_pin);
+  }
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
   const Operator& op = Operator::of(function);
-  begin(op.transparent, function.name());
-  if (op.transparent) {
+  begin(op.kind, function.name());
+  if (op.kind == Operator::Kind::Transparent) {
     return nullptr;
   }
   Inputs inputs;
@@ -223,7 +233,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 
 void on_end(const at::RecordFunction& function, at::ObserverContext*) {
   const Thread& self = thread();
-  if (self.depth == 1 && self.computes && !self.frames.empty() && self.frames.back()) {
+  if (self.depth == 1 && self.computes && !self.frames.empty() &&
+      self.frames.back().kind == Operator::Kind::Opaque) {
     manage_outputs(function);
   }
   end();
@@ -267,7 +278,7 @@ void Guard::check_failed() {
 }
 
 void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
-  begin(false, "a compiled region");
+  begin(Operator::Kind::Opaque, "a compiled region");
   Inputs inputs;
   for (size_t i = 0; i < count; ++i) {
     if (storages[i]->device_type() == c10::DeviceType::CUDA) {

@@ -62,6 +62,13 @@ bool writes_unmarked(const std::string& name) {
          contains(name, "_fused_moving_avg");
 }
 
+// Compare the addresses of their weights with those of a buffer, to see whether
+// cuDNN can use it.
+bool compares_addresses(const std::string& name) {
+  return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" ||
+         name == "aten::rnn_relu";
+}
+
 bool is_view(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns()) {
     const auto* const alias = result.alias_info();
@@ -89,7 +96,11 @@ Operator describe(const at::RecordFunction& function) {
   const bool composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
-  op.transparent = composite || metadata_only(name) || is_view(*schema);
+  if (composite && compares_addresses(name)) {
+    op.kind = Operator::Kind::Composite;
+  } else if (composite || metadata_only(name) || is_view(*schema)) {
+    op.kind = Operator::Kind::Transparent;
+  }
   if (!writes_unmarked(name)) {
     for (const auto& argument : schema->arguments()) {
       const auto* const alias = argument.alias_info();
@@ -105,7 +116,7 @@ const Operator& Operator::of(const at::RecordFunction& function) {
   static const Operator opaque; // any argument may be written
   static const Operator range = [] {
     Operator op;
-    op.transparent = true;
+    op.kind = Kind::Transparent;
     return op;
   }();
   static const Operator collective = [] {

@@ -9,9 +9,16 @@ namespace torch::cuda::lms {
 
 // What the guard must know of an operator, from its schema.
 struct Operator {
-  // Touches no bytes itself: a view, a metadata operator, or one that is only
-  // made of other operators, each of which is guarded by itself.
-  bool transparent = false;
+  enum class Kind {
+    // Touches no bytes itself: a view, a metadata operator, or one that is only
+    // made of other operators, each of which is guarded by itself.
+    Transparent,
+    // Made of other operators, but looks at its inputs' addresses, too.
+    Composite,
+    // May have the address of everything that it uses, until its end.
+    Opaque,
+  };
+  Kind kind = Kind::Opaque;
 
   // Runs on after the call returns (torch.distributed).
   bool collective = false;
