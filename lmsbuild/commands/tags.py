@@ -7,7 +7,6 @@ import json
 
 import click
 from rich import box
-from rich.measure import Measurement
 from rich.table import Table
 
 from lmsbuild import console
@@ -23,11 +22,7 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_record(tag, registry) for tag in registry], indent=2))
     else:
-        table = _table(registry)
-        # Not to be squeezed into a narrow terminal, or the 80 columns of a pipe.
-        wide = console.out.options.update(max_width=1000)
-        natural = Measurement.get(console.out, wide, table).maximum
-        console.out.print(table, width=natural, crop=False)
+        console.out.print(_table(registry))
 
 
 def _record(tag: Tag, registry: Registry) -> dict[str, object]:
@@ -44,8 +39,10 @@ def _table(registry: Registry) -> Table:
         caption="* built when no tag is named. verified: only what was really run",
         caption_justify="left",
     )
-    for heading in ("tag", "Pythons", "CUDA", "C++", "architectures", "strategies", "verified"):
+    for heading in ("tag", "Pythons", "CUDA", "C++", "architectures", "strategies"):
         table.add_column(heading, no_wrap=True)
+    # The one that gives way to a narrow terminal, or to the 80 columns of a pipe.
+    table.add_column("verified", overflow="fold")
     for tag in registry:
         table.add_row(
             f"{tag.name} *" if tag == registry.default else tag.name,
