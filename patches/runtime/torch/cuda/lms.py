@@ -160,13 +160,15 @@ def get_enabled_lms():
 
 
 def set_limit_lms(limit):
-    r"""Sets how many bytes PyTorch may have allocated on a GPU before LMS pages out.
+    r"""Sets how many bytes of tensors LMS keeps on a GPU.
 
-    The limit is soft: what running operators use at once is never paged out.
+    The limit is soft: what running operators use at once is never paged out,
+    and what an operator makes counts when it has ended.
 
     Args:
-        limit (int): bytes, for each device; 0 = automatic, 95 % of what the
-            process can get.
+        limit (int): bytes, for each device, of the tensors that LMS manages;
+            0 = automatic, 95 % of what the process can get, for all that
+            PyTorch allocates.
     """
     limit = _size(limit, "limit")
     library = _load()

@@ -9,8 +9,7 @@ namespace torch::cuda::lms {
 struct Settings {
   std::atomic<bool> enabled{false};
 
-  // Bytes that PyTorch may have allocated on a device before LMS pages out;
-  // 0 = automatic.
+  // Bytes of managed storages on a device before LMS pages out; 0 = automatic.
   std::atomic<size_t> limit{0};
 
   // Bytes of the smallest storage that is managed. 1 MiB as in the first LMS.
