@@ -227,9 +227,6 @@ def start(simulated: bool) -> Any:
         import simcuda
 
         device = simcuda.start(mib=64)
-        import cells
-
-        device.cells = cells.install()
     import torch
 
     # Sums depend on how many threads share them, and idle threads spin on a busy machine.
