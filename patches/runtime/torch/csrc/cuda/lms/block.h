@@ -61,7 +61,6 @@ struct Block {
   bool collective = false; // last used by a collective, which runs on after the call
   bool counted = false; // an operator has used it, so LMS can move it
   bool dead = false; // the storage died while pinned
-  bool failed = false; // could not be paged in for an operator
 
   bool idle = false; // in the policy's list
   std::list<Block*>::iterator place;

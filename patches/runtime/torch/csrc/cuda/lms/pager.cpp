@@ -71,14 +71,7 @@ at::DataPtr Pager::allocate(size_t bytes) {
       return own(std::move(memory), bytes);
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
-      if (!reclaim_for(bytes, attempt, source)) {
-        TORCH_CHECK_WITH(
-            OutOfMemoryError,
-            false,
-            error.what_without_backtrace(),
-            " ",
-            account(bytes, Guard::current_operator()));
-      }
+      retry(error, bytes, attempt, source);
     }
   }
 }
@@ -90,14 +83,7 @@ void* Pager::allocate_raw(size_t bytes, cudaStream_t stream) {
       return native_->raw_alloc_with_stream(bytes, stream);
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
-      if (!reclaim_for(bytes, attempt, source)) {
-        TORCH_CHECK_WITH(
-            OutOfMemoryError,
-            false,
-            error.what_without_backtrace(),
-            " ",
-            account(bytes, Guard::current_operator()));
-      }
+      retry(error, bytes, attempt, source);
     }
   }
 }
@@ -141,14 +127,7 @@ at::DataPtr Pager::obtain(size_t bytes) {
     try {
       return native_->allocate(bytes);
     } catch (const c10::OutOfMemoryError& error) {
-      if (!reclaim_for(bytes, attempt, source)) {
-        TORCH_CHECK_WITH(
-            OutOfMemoryError,
-            false,
-            error.what_without_backtrace(),
-            " ",
-            account(bytes, Guard::current_operator()));
-      }
+      retry(error, bytes, attempt, source);
     }
   }
 }
@@ -262,6 +241,15 @@ bool Pager::reclaim_for(size_t bytes, int attempt, Source& source) {
     return true;
   }
   return false;
+}
+
+void Pager::retry(const c10::OutOfMemoryError& error, size_t bytes, int attempt, Source& source) {
+  TORCH_CHECK_WITH(
+      OutOfMemoryError,
+      reclaim_for(bytes, attempt, source),
+      error.what_without_backtrace(),
+      " ",
+      account(bytes, Guard::current_operator()));
 }
 
 void Pager::served(Source source) {
@@ -538,7 +526,6 @@ void Pager::page_in(Block& block) {
   block.ordered.clear();
   place(block, *storage, block.memory.get());
   compat::allow_access(*storage);
-  block.failed = false;
   debug_log(
       "[lms] page-in %zu bytes for %s\n",
       block.size,
@@ -735,7 +722,6 @@ void Pager::fail(Block& block, const std::string& message) {
     auto storage = block.owner->lock();
     if (storage) {
       compat::forbid_access(*storage, message);
-      block.failed = true;
     }
     Lock::drop_later(std::move(storage));
   }

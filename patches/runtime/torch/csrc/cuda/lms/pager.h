@@ -133,6 +133,9 @@ class Pager {
   at::DataPtr obtain(size_t bytes);
   int make_room(size_t bytes);
   bool reclaim_for(size_t bytes, int attempt, Source& source);
+  // Returns when the request should be tried again; else throws the error with
+  // LMS's account.
+  void retry(const c10::OutOfMemoryError& error, size_t bytes, int attempt, Source& source);
   void served(Source source);
   size_t allocated_bytes();
 

@@ -25,11 +25,12 @@ void Runtime::enable() {
         allocator ? allocator->name() : "none",
         ". Unset PYTORCH_CUDA_ALLOC_CONF=backend:... and do not change the current allocator.");
     native_ = allocator;
-    tier_ = new Tier(allocator);
-    cca::allocator.store(tier_);
+    // Never destroyed: storages keep a pointer to their allocator.
+    auto* const tier = new Tier(allocator);
+    cca::allocator.store(tier);
     // Storages remember the allocator to resize with, and newer versions of
     // PyTorch find the caching allocator here.
-    c10::SetAllocator(c10::DeviceType::CUDA, tier_, /*priority=*/100);
+    c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
   }
   if (settings.enabled) {
     return;

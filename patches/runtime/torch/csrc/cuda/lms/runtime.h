@@ -8,8 +8,6 @@
 
 namespace torch::cuda::lms {
 
-class Tier;
-
 // What there is one of per process: the settings, the allocator tier, the
 // operator guard's registration, and a pager for each device in use.
 // Never destroyed: storages die after static destructors have run.
@@ -54,7 +52,6 @@ class Runtime {
   static constexpr size_t kDevices = 128;
 
   cca::CUDAAllocator* native_ = nullptr;
-  Tier* tier_ = nullptr;
   std::array<std::atomic<Pager*>, kDevices> pagers_{};
 };
 
