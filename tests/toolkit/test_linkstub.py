@@ -93,6 +93,33 @@ def test_a_library_linked_to_stubs_meets_the_policy_and_runs(tmp_path: Path) -> 
     assert subprocess.run(["python3", "-c", call], capture_output=True, text=True).stdout == "41\n"
 
 
+def test_a_static_libstdcxx_may_define_the_same(tmp_path: Path) -> None:
+    # Some compilers link it by default; its functions come with whole objects.
+    source = tmp_path / "x.cpp"
+    source.write_text(
+        "#include <string>\n#include <vector>\n"
+        'extern "C" unsigned long lms_x(unsigned n)\n'
+        "{ std::vector<std::string> v(n); return std::string(v.at(0)).substr(n).size(); }\n"
+    )
+    result = subprocess.run(
+        [
+            "g++",
+            "-O2",
+            "-fPIC",
+            "-shared",
+            "-static-libstdc++",
+            "-static-libgcc",
+            str(source),
+            str(linkstub.shim_dir() / "compat.cpp"),
+            "-o",
+            str(tmp_path / "x.so"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_what_is_too_new_fails_to_link_by_name(tmp_path: Path) -> None:
     # std::thread's start came with GCC 6 (GLIBCXX_3.4.22).
     source = '#include <thread>\nextern "C" void lms_x() { std::thread([]{}).join(); }'

@@ -1,6 +1,7 @@
 // What the headers of newer compilers call and an older libstdc++ does not export.
 // All of it is compiled into the runtime library and, by its version script, stays
-// inside: a newer libstdc++ at run time is not disturbed.
+// inside: a newer libstdc++ at run time is not disturbed. The functions are weak, because a
+// compiler that links libstdc++ statically brings its own.
 
 #include <cxxabi.h>
 
@@ -11,7 +12,7 @@
 #include <string>
 
 // Called where an exception leaves a noexcept function since GCC 14 (CXXABI_1.3.15).
-extern "C" [[noreturn]] void __cxa_call_terminate(void* exception) noexcept {
+extern "C" [[noreturn, gnu::weak]] void __cxa_call_terminate(void* exception) noexcept {
   if (exception != nullptr) {
     // So that the terminate handler can say which exception it was.
     abi::__cxa_begin_catch(exception);
@@ -23,12 +24,13 @@ namespace std {
 
 // Called by allocators since GCC 11 (GLIBCXX_3.4.29). The base class is thrown, because
 // bad_array_new_length itself came with GCC 4.9 (CXXABI_1.3.8).
-[[noreturn]] void __throw_bad_array_new_length() {
+[[noreturn, gnu::weak]] void __throw_bad_array_new_length() {
   throw bad_alloc();
 }
 
 // Called by assertions in headers since GCC 12 (GLIBCXX_3.4.30).
-[[noreturn]] void __glibcxx_assert_fail(const char*, int, const char*, const char*) noexcept {
+[[noreturn, gnu::weak]] void
+__glibcxx_assert_fail(const char*, int, const char*, const char*) noexcept {
   abort();
 }
 
