@@ -72,7 +72,7 @@ def main(python: str, wanted: list[str]) -> int:
                 )
                 library.unlink()
                 shutil.copy(built, library)
-                seen = fails(python, mutant["test"])
+                seen = fails(python, mutant["test"], runtime)
                 print(f"{'seen  ' if seen else 'MISSED'}  {mutant['name']}", flush=True)
                 if not seen:
                     missed.append(mutant["name"])
@@ -91,10 +91,10 @@ def plant(mutant: dict[str, str], sources: Path) -> None:
     file.write_text(text.replace(mutant["find"], mutant["replace"]))
 
 
-def fails(python: str, test: str) -> bool:
+def fails(python: str, test: str, runtime: Path) -> bool:
     path = ROOT / "tests" / "runtime" / test
     command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMS_RUNTIME": str(runtime)}
     try:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS, env=environment)
     except subprocess.TimeoutExpired:

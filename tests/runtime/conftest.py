@@ -5,6 +5,7 @@ They run in the environment that has the PyTorch with LMS: `make test` sees to t
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ CAPACITY = 64 * MIB
 DEVICE = simcuda.start(devices=2, mib=CAPACITY // MIB)
 
 import torch  # noqa: E402 (the simulated device comes first)
+from cxx import HERE, compile_cxx  # noqa: E402
 
 torch.cuda.init()
 
@@ -32,6 +34,18 @@ SMALL = 1 << 12
 @pytest.fixture
 def device() -> simcuda.Device:
     return DEVICE
+
+
+@pytest.fixture(scope="session")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """extension.cpp, loaded: C++ that takes storages past the dispatcher."""
+    library = tmp_path_factory.mktemp("extension") / "extension.so"
+    compile_cxx(HERE / "extension.cpp", library, "-shared", "-fPIC")
+    loaded = ctypes.CDLL(str(library))
+    loaded.drop_memory.argtypes = loaded.read_throws.argtypes = [ctypes.c_void_p]
+    loaded.drop_memory.restype = None
+    loaded.read_throws.restype = ctypes.c_bool
+    return loaded
 
 
 @pytest.fixture(autouse=True)

@@ -65,6 +65,17 @@ def test_storage_freed_and_made_again():
     assert torch.equal(x.cpu(), pattern(1, start=4, device="cpu"))
 
 
+def test_memory_dropped_by_an_extension(extension):
+    # The block dies and the storage lives on: what guarded the block's memory must go with it.
+    x = managed(pattern(1))
+    evict()
+    storage = x.untyped_storage()
+    assert extension.read_throws(storage._cdata)
+    extension.drop_memory(storage._cdata)
+    assert stat("paged_out_bytes") == 0
+    assert not extension.read_throws(storage._cdata)
+
+
 def test_set_gives_the_storage_to_another_tensor():
     x, y = managed(pattern(1)), managed(torch.zeros(4, device="cuda"))
     evict()

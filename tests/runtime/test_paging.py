@@ -1,6 +1,5 @@
 """Page-out and page-in: what moves, when, and that the bytes are the same."""
 
-import contextlib
 import ctypes
 
 import pytest
@@ -185,11 +184,13 @@ def test_sparse_tensors_bring_their_parts():
     sparse = torch.sparse_coo_tensor(indices, values, check_invariants=False)
     assert sparse._values().untyped_storage()._cdata == values.untyped_storage()._cdata
     evict()
-    # The simulated device has no sparse kernels; what counts is what came before the kernel.
-    with contextlib.suppress(RuntimeError):
-        sparse.to_dense()
-    assert is_resident(values)
-    assert is_resident(indices)
+    # An operator that calls no other, as a sparse kernel: those would bring them, too.
+    parts = [values, indices]
+    with torch.library._scoped_library("lms_sparse", "DEF") as library:
+        library.define("peek(Tensor x) -> int[]")
+        library.impl("peek", lambda _: [int(is_resident(part)) for part in parts], "SparseCUDA")
+        assert torch.ops.lms_sparse.peek(sparse) == [1, 1]
+    parts.clear()  # the registry keeps the function
 
 
 def test_small_storages_stay():

@@ -1,13 +1,8 @@
 """The state machine of a storage: what is allowed, and that the rest throws."""
 
 import subprocess
-from pathlib import Path
 
-import torch
-
-HERE = Path(__file__).parent
-RUNTIME = HERE.parents[1] / "patches" / "runtime"
-TORCH = Path(torch.__file__).parent
+from cxx import HERE, compile_cxx
 
 ALLOWED = {
     "resident>paging out",
@@ -26,13 +21,6 @@ ALLOWED = {
 
 def test_transitions(tmp_path):
     program = tmp_path / "state"
-    command = [
-        "g++",
-        "-std=c++20",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-    ]
-    command += [f"-I{RUNTIME}", f"-I{TORCH}/include", str(HERE / "state.cpp"), "-o", str(program)]
-    command += [f"-L{TORCH}/lib", "-lc10", f"-Wl,-rpath,{TORCH}/lib"]
-    subprocess.run(command, check=True)
+    compile_cxx(HERE / "state.cpp", program)
     output = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert set(output.splitlines()) == ALLOWED
