@@ -38,6 +38,7 @@ ROWS = {
     "memory": Row(title="in memory, LMS off"),
     "guard": Row(title="LMS on, no pressure", lms=True),
     "limit20": Row(title="LMS on, limit 20 GB", lms=True, limit_gb=20),
+    "limit13.1": Row(title="LMS on, limit 13.1 GB", lms=True, limit_gb=13.1),
     "limit12.5": Row(title="LMS on, limit 12.5 GB", lms=True, limit_gb=12.5),
     "limit12": Row(title="LMS on, limit 12 GB", lms=True, limit_gb=12),
     "save_on_cpu": Row(title="save_on_cpu(pin_memory=True)", save_on_cpu=True),
