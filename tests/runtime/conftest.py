@@ -56,6 +56,7 @@ def clean_slate() -> Iterator[None]:
     """
     torch.cuda.set_size_lms(SMALL)
     torch.cuda.set_limit_lms(0)
+    torch.cuda.set_host_limit_lms(0)
     torch.cuda.set_enabled_lms(True)
     DEVICE.clear_races()
     for index in range(2):

@@ -5,7 +5,7 @@ import ctypes
 
 import pytest
 import torch
-from tensors import evict, is_resident, managed, pattern, raw_address
+from tensors import evict, floats, is_resident, managed, pattern, raw_address
 from torch.utils import dlpack
 
 EXPORTS = {
@@ -147,3 +147,27 @@ def test_nothing_moves_during_a_capture():
     assert is_resident(x), "the graph replays this address"
     assert is_resident(z)
     assert torch.equal(y.cpu(), pattern(1, start=2, device="cpu"))
+
+
+def test_what_is_excluded_stays_until_it_is_released():
+    model = torch.nn.BatchNorm1d(floats(1), device="cuda")
+    extra = managed(pattern(1))
+    model(torch.ones(2, floats(1), device="cuda"))
+    torch.cuda.lms.exclude(model, extra)
+    evict()
+    kept = [model.weight, model.bias, model.running_mean, extra]
+    assert all(is_resident(tensor) for tensor in kept)
+    torch.cuda.lms.release(model, extra)
+    evict()
+    assert not any(is_resident(tensor) for tensor in kept)
+
+
+def test_resident_takes_modules():
+    model = torch.nn.Linear(1024, 1024, device="cuda")
+    managed(model.weight)
+    evict()
+    with torch.cuda.lms.resident(model):
+        evict()
+        assert is_resident(model.weight)
+    evict()
+    assert not is_resident(model.weight)

@@ -159,3 +159,16 @@ def test_reset_of_statistics():
     del x
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.lms.stats()["paged_out_bytes_peak"] == 0
+
+
+def test_lms_for_a_region():
+    x = managed(pattern(1))
+    with torch.cuda.lms.enabled(False):
+        assert not torch.cuda.get_enabled_lms()
+        evict()
+        assert is_resident(x)
+        with torch.cuda.lms.enabled():
+            assert torch.cuda.get_enabled_lms()
+    assert torch.cuda.get_enabled_lms()
+    evict()
+    assert not is_resident(x)

@@ -19,15 +19,17 @@ import torch
 
 __all__ = [
     "get_enabled_lms",
+    "get_host_limit_lms",
     "get_limit_lms",
     "get_size_lms",
     "reclaim_inactive",
     "set_enabled_lms",
+    "set_host_limit_lms",
     "set_limit_lms",
     "set_size_lms",
 ]
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -45,7 +47,7 @@ _lock = threading.RLock()
 _library = None
 _addresses_guarded = False
 # What the user set, also while there is no device to apply it to. Bytes.
-_settings = {"enabled": False, "limit": 0, "size": 1 << 20}
+_settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0}
 
 
 def _path():
@@ -79,6 +81,9 @@ def _open(path):
         ("set_size", ctypes.c_int, (size,)),
         ("get_size", size, ()),
         ("reclaim_inactive", ctypes.c_int, (ctypes.POINTER(size),)),
+        ("set_host_limit", ctypes.c_int, (size,)),
+        ("get_host_limit", size, ()),
+        ("reserve_host", ctypes.c_int, (device, ctypes.POINTER(size))),
         ("trim_host", ctypes.c_int, (ctypes.POINTER(size),)),
         ("stat_count", size, ()),
         ("stat_name", ctypes.c_char_p, (size,)),
@@ -108,6 +113,7 @@ def _load():
             library = _open(_path())
             _check(library.lms_set_limit(_settings["limit"]), library)
             _check(library.lms_set_size(_settings["size"]), library)
+            _check(library.lms_set_host_limit(_settings["host_limit"]), library)
             _library = library
         return _library
 
@@ -200,6 +206,27 @@ def get_size_lms():
     return _settings["size"]
 
 
+def set_host_limit_lms(limit):
+    r"""Sets how many bytes of host memory LMS may pin, for all devices together.
+
+    When the limit is reached, nothing more is paged out: what then does not fit
+    on the GPU is a ``torch.cuda.OutOfMemoryError``.
+
+    Args:
+        limit (int): bytes; 0 = what the machine, or the container, has left.
+    """
+    limit = _size(limit, "limit")
+    library = _load()
+    if library is not None:
+        _check(library.lms_set_host_limit(limit))
+    _settings["host_limit"] = limit
+
+
+def get_host_limit_lms():
+    r"""The limit of host memory that was set, in bytes; 0 = what the machine has."""
+    return _settings["host_limit"]
+
+
 def reclaim_inactive():
     r"""Pages out every tensor that no operator is using.
 
@@ -214,8 +241,33 @@ def reclaim_inactive():
     return reclaimed.value
 
 
+def reserve_host(size, device=None):
+    r"""Pins host memory now, so that the first page-outs need not wait for it.
+
+    Args:
+        size (int): bytes that are to be pinned, with what is pinned already.
+        device (torch.device or int): whose tensors it is for; the current one
+            by default. The memory is next to that device.
+
+    Returns:
+        int: bytes that are pinned.
+
+    Raises:
+        RuntimeError: the host limit or the machine's memory does not allow it.
+    """
+    size = _size(size, "size")
+    library = _load()
+    if library is None:
+        return 0
+    pinned = ctypes.c_size_t(size)
+    _check(library.lms_reserve_host(_index(device), ctypes.byref(pinned)))
+    return pinned.value
+
+
 def trim_host():
     r"""Gives pinned host memory that holds no tensor back to the system.
+
+    ``torch.cuda.empty_cache()`` does so, too.
 
     Returns:
         int: bytes.
@@ -241,6 +293,19 @@ def _storages(tensors):
                 continue
         elif tensor.layout is torch.sparse_coo:
             yield from _storages((tensor._indices(), tensor._values()))
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from _storages((tensor.crow_indices(), tensor.col_indices(), tensor.values()))
+        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            yield from _storages((tensor.ccol_indices(), tensor.row_indices(), tensor.values()))
+
+
+def _tensors(values):
+    for value in values:
+        if isinstance(value, torch.nn.Module):
+            yield from value.parameters()
+            yield from value.buffers()
+        else:
+            yield value
 
 
 @contextlib.contextmanager
@@ -251,7 +316,8 @@ def resident(*tensors):
     such as a C++ extension that is called without the dispatcher.
 
     Args:
-        tensors (torch.Tensor): of any device; only CUDA tensors are affected.
+        tensors (torch.Tensor or torch.nn.Module): of any device; only CUDA
+            tensors are affected, and of a module its parameters and buffers.
 
     Raises:
         torch.cuda.OutOfMemoryError: they do not fit at the same time.
@@ -259,7 +325,7 @@ def resident(*tensors):
     held = []
     try:
         if _library is not None:
-            for storage in _storages(tensors):
+            for storage in _storages(_tensors(tensors)):
                 _check(_library.lms_hold(storage._cdata))
                 held.append(storage)
         yield
@@ -268,8 +334,37 @@ def resident(*tensors):
             _check(_library.lms_release(storage._cdata))
 
 
+def exclude(*tensors):
+    r"""Keeps tensors, or the parameters and buffers of modules, on their GPU.
+
+    They stay until their storage dies or they are given to ``release()``.
+
+    Args:
+        tensors (torch.Tensor or torch.nn.Module): only CUDA tensors are
+            affected. Has no effect while LMS is off.
+
+    Raises:
+        torch.cuda.OutOfMemoryError: they do not fit at the same time.
+    """
+    for tensor in _tensors(tensors):
+        _take_tensor_address(tensor)
+
+
+@contextlib.contextmanager
+def enabled(enable=True):
+    r"""Turns LMS on (or off) inside a ``with`` block, and back at its end."""
+    before = get_enabled_lms()
+    set_enabled_lms(enable)
+    try:
+        yield
+    finally:
+        set_enabled_lms(before)
+
+
 def release(*tensors):
-    r"""Lets LMS page out tensors again whose address was handed out.
+    r"""Lets LMS page out again what ``exclude()`` or a handed-out address keeps on a GPU.
+
+    Takes tensors, and modules for their parameters and buffers.
 
     A tensor whose address has left PyTorch (``data_ptr()``, DLPack,
     ``__cuda_array_interface__``, CUDA IPC, a CUDA graph) stays on its GPU until
@@ -277,7 +372,7 @@ def release(*tensors):
     more.
     """
     if _library is not None:
-        for storage in _storages(tensors):
+        for storage in _storages(_tensors(tensors)):
             _check(_library.lms_release_address(storage._cdata))
 
 
@@ -438,7 +533,11 @@ def stats(device=None):
         dict: counts and bytes by name: ``page_out_count``, ``page_out_bytes``,
         ``page_in_count``, ``page_in_bytes``, ``clean_count`` (page-outs that
         needed no copy), ``resident_bytes``, ``paged_out_bytes``, ``held_bytes``
-        (each with a ``_peak``), ``host_bytes`` (pinned), ``host_used_bytes``,
+        (each with a ``_peak``), ``host_bytes`` (pinned) and
+        ``host_used_bytes`` (likewise), ``host_bytes_on_node0`` and so on for
+        each NUMA node, ``free_bytes`` (what PyTorch's cache holds),
+        ``largest_free_bytes``, ``fragmentation`` (the share of the free bytes
+        that one request as large as all of them could not use, 0 to 1),
         ``limit_bytes`` and others. Empty when LMS was never turned on.
     """
     result = {}
@@ -449,6 +548,8 @@ def stats(device=None):
                 result[parts[0]] = value
             elif parts[1] == "peak":
                 result[parts[0] + "_peak"] = value
+    if result.get("free_bytes"):
+        result["fragmentation"] = 1.0 - result["largest_free_bytes"] / result["free_bytes"]
     return result
 
 
@@ -494,7 +595,9 @@ def summary_lines(stats):
     rows.append(
         pair("Paged in", size("lms.page_in_bytes"), "in blocks", stats["lms.page_in_count"])
     )
-    rows.append(pair("Host memory", size("lms.host_bytes"), "Limit", size("lms.limit_bytes")))
+    rows.append(
+        pair("Host memory", size("lms.host_bytes.current"), "Limit", size("lms.limit_bytes"))
+    )
     for left, right in zip(_SOURCES[::2], _SOURCES[1::2]):
         rows.append(
             pair(

@@ -1,6 +1,13 @@
 #include <torch/csrc/cuda/lms/arena.h>
 
+#include <torch/csrc/cuda/lms/budget.h>
+#include <torch/csrc/cuda/lms/host.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 namespace torch::cuda::lms {
 
@@ -10,13 +17,38 @@ size_t round_up(size_t bytes, size_t step) {
   return (bytes + step - 1) / step * step;
 }
 
+int node_of(c10::DeviceIndex device) {
+  std::array<int, 3> address{};
+  const std::array<cudaDeviceAttr, 3> attributes = {
+      cudaDevAttrPciDomainId, cudaDevAttrPciBusId, cudaDevAttrPciDeviceId};
+  for (size_t i = 0; i < address.size(); ++i) {
+    if (cudaDeviceGetAttribute(&address[i], attributes[i], device) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return -1;
+    }
+  }
+  std::array<char, 16> name{};
+  std::snprintf(name.data(), name.size(), "%04x:%02x:%02x.0", address[0], address[1], address[2]);
+  return host::node_of_device(name.data());
+}
+
 } // namespace
+
+Arena::Arena(c10::DeviceIndex device, const Settings& settings)
+    : device_(device),
+      settings_(settings),
+      node_(node_of(device)),
+      pinner_(device, node_),
+      by_node_(host::nodes(), 0) {}
 
 HostBuffer Arena::take(size_t bytes) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
   HostBuffer buffer;
   collect();
   while (!fit(size, buffer)) {
+    if (ready(size)) {
+      continue;
+    }
     if (!pending_.empty()) {
       pending_.front().copied->synchronize();
       collect();
@@ -24,12 +56,13 @@ HostBuffer Arena::take(size_t bytes) {
       grow(size);
     }
   }
-  used_ += size;
+  used_.add(static_cast<int64_t>(size));
+  pin_ahead(size);
   return buffer;
 }
 
 void Arena::give(HostBuffer buffer, EventRef copied) {
-  used_ -= buffer.size;
+  used_.add(-static_cast<int64_t>(buffer.size));
   if (copied && !copied->done()) {
     pending_.push_back({buffer, std::move(copied)});
   } else {
@@ -37,7 +70,24 @@ void Arena::give(HostBuffer buffer, EventRef copied) {
   }
 }
 
+void Arena::prepare() {
+  if (slabs_.empty()) {
+    pin_ahead(1);
+  }
+}
+
+size_t Arena::reserve(size_t bytes) {
+  while (current() < bytes) {
+    if (!ready(1)) {
+      // One slab: where two meet is a hole that no buffer spans.
+      grow(std::max(bytes - current(), kSmallestSlab));
+    }
+  }
+  return current();
+}
+
 size_t Arena::trim() {
+  ready(1);
   for (const Pending& pending : pending_) {
     pending.copied->synchronize();
   }
@@ -45,21 +95,36 @@ size_t Arena::trim() {
   size_t released = 0;
   for (auto slab = slabs_.begin(); slab != slabs_.end();) {
     const auto range = free_.find(slab->first);
-    if (range == free_.end() || range->second != slab->second) {
+    const size_t size = slab->second->size();
+    if (range == free_.end() || range->second != size) {
       ++slab;
       continue;
     }
-    C10_CUDA_CHECK(cudaFreeHost(slab->first));
-    auto sized = by_size_.equal_range(range->second);
+    auto sized = by_size_.equal_range(size);
     by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
       return e.second == range->first;
     }));
     free_.erase(range);
-    released += slab->second;
-    pinned_ -= slab->second;
+    free_bytes_ -= size;
+    released += size;
+    pinned_.add(-static_cast<int64_t>(size));
+    for (size_t node = 0; node < by_node_.size(); ++node) {
+      by_node_[node] -= slab->second->by_node()[node];
+    }
     slab = slabs_.erase(slab);
+    Budget::get().give(size);
   }
   return released;
+}
+
+void Arena::reset_peak() {
+  pinned_.reset_peak();
+  used_.reset_peak();
+}
+
+void Arena::reset_accumulated() {
+  pinned_.reset_accumulated();
+  used_.reset_accumulated();
 }
 
 bool Arena::fit(size_t bytes, HostBuffer& buffer) {
@@ -75,11 +140,13 @@ bool Arena::fit(size_t bytes, HostBuffer& buffer) {
     free_.emplace(data + bytes, size - bytes);
     by_size_.emplace(size - bytes, data + bytes);
   }
+  free_bytes_ -= bytes;
   buffer = {data, bytes};
   return true;
 }
 
 void Arena::insert(char* data, size_t size) {
+  free_bytes_ += size;
   const auto forget = [this](std::map<char*, size_t>::iterator range) {
     auto sized = by_size_.equal_range(range->second);
     by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
@@ -106,32 +173,69 @@ void Arena::insert(char* data, size_t size) {
   by_size_.emplace(size, data);
 }
 
+void Arena::add(std::unique_ptr<Slab> slab) {
+  char* const data = slab->data();
+  const size_t size = slab->size();
+  for (size_t node = 0; node < by_node_.size(); ++node) {
+    by_node_[node] += slab->by_node()[node];
+  }
+  slabs_.emplace(data, std::move(slab));
+  pinned_.add(static_cast<int64_t>(size));
+  insert(data, size);
+}
+
+// Slabs grow with the arena: little is pinned in vain, and not in many steps.
+size_t Arena::slab_bytes() const {
+  return std::min(std::max(kSmallestSlab, Slab::rounded(current() / 16)), kLargestSlab);
+}
+
 void Arena::grow(size_t bytes) {
-  // Slabs grow with the arena: a small job pins little, a large one seldom.
-  size_t slab = std::min(std::max(kSmallestSlab, pinned_ / 2), kLargestSlab);
-  slab = std::max(bytes, round_up(slab, kAlign));
-  void* data = nullptr;
-  cudaError_t error = cudaHostAlloc(&data, slab, cudaHostAllocPortable);
-  if (error != cudaSuccess && slab > bytes) {
-    (void)cudaGetLastError();
-    slab = bytes;
-    error = cudaHostAlloc(&data, slab, cudaHostAllocPortable);
-  }
-  if (error != cudaSuccess) {
-    (void)cudaGetLastError();
+  size_t slab = Slab::rounded(std::max(bytes, slab_bytes()));
+  Budget& budget = Budget::get();
+  std::string why;
+  if (!budget.take(slab, settings_.host_limit, why)) {
+    slab = Slab::rounded(bytes); // not more than what is needed, then
     TORCH_CHECK(
-        false,
+        budget.take(slab, settings_.host_limit, why),
         "LMS: ",
-        bytes,
-        " bytes of host memory cannot be pinned (",
-        cudaGetErrorString(error),
-        "); ",
-        pinned_,
-        " bytes are pinned");
+        slab,
+        " bytes of host memory cannot be pinned: ",
+        why);
   }
-  slabs_.emplace(static_cast<char*>(data), slab);
-  pinned_ += slab;
-  insert(static_cast<char*>(data), slab);
+  try {
+    add(std::make_unique<Slab>(slab, node_));
+  } catch (...) {
+    budget.give(slab);
+    throw;
+  }
+}
+
+// Begins the next slab when what is free will not last for another request like
+// the last one.
+void Arena::pin_ahead(size_t bytes) {
+  if (pinner_.bytes() > 0 || free_bytes_ >= bytes) {
+    return;
+  }
+  const size_t slab = std::max(slab_bytes(), Slab::rounded(bytes));
+  std::string why;
+  if (Budget::get().take(slab, settings_.host_limit, why)) {
+    pinner_.start(slab);
+  }
+}
+
+// Takes the pinner's slab, if it has one that is large enough. False without.
+bool Arena::ready(size_t bytes) {
+  const size_t made = pinner_.bytes();
+  if (made < bytes) {
+    return false;
+  }
+  std::unique_ptr<Slab> slab = pinner_.finish();
+  if (!slab) {
+    Budget::get().give(made);
+    return false;
+  }
+  add(std::move(slab));
+  return true;
 }
 
 void Arena::collect() {

@@ -1,10 +1,15 @@
 #pragma once
 
 #include <torch/csrc/cuda/lms/event.h>
+#include <torch/csrc/cuda/lms/pinner.h>
+#include <torch/csrc/cuda/lms/settings.h>
+#include <torch/csrc/cuda/lms/slab.h>
+#include <torch/csrc/cuda/lms/stats.h>
 
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <memory>
 #include <vector>
 
 namespace torch::cuda::lms {
@@ -19,28 +24,42 @@ struct HostBuffer {
   }
 };
 
-// Pinned host memory of one device: large slabs, suballocated best fit in
-// steps of kAlign bytes, neighbours merged when freed. Pinning costs about
-// 0.4 s per GiB, so a slab is kept until trim().
-// Used under the LMS mutex.
+// Pinned host memory of one device: slabs next to it, suballocated best fit in
+// steps of kAlign bytes, neighbours merged when freed. Once it is in use the
+// next slab is pinned before it is needed. Slabs are kept until trim().
+// Used under the LMS mutex, with the device current.
 class Arena {
  public:
+  Arena(c10::DeviceIndex device, const Settings& settings);
+
   // A buffer of at least this many bytes. Waits on the host for a buffer whose
-  // copies are in flight before it pins more memory. Throws c10::Error when no
-  // host memory can be pinned.
+  // copies are in flight before it pins more memory. Throws c10::Error when
+  // the limit of the process or the machine's memory is reached.
   HostBuffer take(size_t bytes);
 
   // The buffer may be used again when the event is complete (null: at once).
   void give(HostBuffer buffer, EventRef copied);
 
+  // The arena will be needed soon: begins the first slab.
+  void prepare();
+
+  // Pins until there are so many bytes; returns how many there are.
+  size_t reserve(size_t bytes);
+
   // Unpins slabs that hold no buffer; returns the bytes released.
   size_t trim();
 
-  size_t pinned_bytes() const {
-    return pinned_;
+  void reset_peak();
+  void reset_accumulated();
+
+  const Stat& pinned() const {
+    return pinned_; // bytes of slabs
   }
-  size_t used_bytes() const {
-    return used_;
+  const Stat& used() const {
+    return used_; // bytes of buffers that are taken
+  }
+  size_t bytes_on_node(size_t node) const {
+    return by_node_[node];
   }
 
  private:
@@ -51,19 +70,32 @@ class Arena {
 
   bool fit(size_t bytes, HostBuffer& buffer);
   void insert(char* data, size_t size);
+  void add(std::unique_ptr<Slab> slab);
   void grow(size_t bytes);
+  void pin_ahead(size_t bytes);
+  bool ready(size_t bytes);
   void collect();
+  size_t slab_bytes() const;
+  size_t current() const {
+    return static_cast<size_t>(pinned_.current);
+  }
 
   static constexpr size_t kAlign = 4096; // bytes
   static constexpr size_t kSmallestSlab = size_t(8) << 20; // bytes
   static constexpr size_t kLargestSlab = size_t(512) << 20; // bytes
 
-  std::map<char*, size_t> slabs_; // start -> bytes
+  const c10::DeviceIndex device_;
+  const Settings& settings_;
+  const int node_; // of the device; -1 unknown
+  std::map<char*, std::unique_ptr<Slab>> slabs_; // by start
   std::map<char*, size_t> free_; // start -> bytes, never across slabs
   std::multimap<size_t, char*> by_size_;
   std::deque<Pending> pending_;
-  size_t pinned_ = 0;
-  size_t used_ = 0;
+  Pinner pinner_;
+  size_t free_bytes_ = 0; // the sum of free_
+  Stat pinned_;
+  Stat used_;
+  std::vector<size_t> by_node_; // bytes of slabs
 };
 
 } // namespace torch::cuda::lms

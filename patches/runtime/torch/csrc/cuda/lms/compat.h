@@ -299,4 +299,13 @@ inline void empty_cache(cca::CUDAAllocator& allocator) {
 #endif
 }
 
+// The native allocator's segments, without the history of what happened to them.
+inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {
+#if LMS_TORCH_AT_LEAST(11)
+  return allocator.snapshot({0, 0}, /*include_traces=*/false);
+#else
+  return allocator.snapshot();
+#endif
+}
+
 } // namespace torch::cuda::lms::compat

@@ -14,7 +14,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 1;
+constexpr int kAbiVersion = 2;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -97,10 +97,28 @@ int lms_reclaim_inactive(size_t* bytes) {
   return checked([&] {
     size_t total = 0;
     const Lock lock;
-    Runtime::get().each([&](Pager& pager) { total += pager.reclaim(); });
+    if (Runtime::get().settings.enabled) { // else nothing would bring them back
+      Runtime::get().each([&](Pager& pager) { total += pager.reclaim(); });
+    }
     if (bytes) {
       *bytes = total;
     }
+  });
+}
+
+int lms_set_host_limit(size_t bytes) {
+  Runtime::get().settings.host_limit = bytes;
+  return 0;
+}
+
+size_t lms_get_host_limit() {
+  return Runtime::get().settings.host_limit;
+}
+
+int lms_reserve_host(int device, size_t* bytes) {
+  return checked([&] {
+    const Lock lock;
+    *bytes = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).reserve_host(*bytes);
   });
 }
 
@@ -137,7 +155,7 @@ int lms_reset_peak_stats(int device) {
   return checked([&] {
     const Lock lock;
     if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
-      pager->stats().reset_peak();
+      pager->reset_peak_stats();
     }
   });
 }
@@ -146,7 +164,7 @@ int lms_reset_accumulated_stats(int device) {
   return checked([&] {
     const Lock lock;
     if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
-      pager->stats().reset_accumulated();
+      pager->reset_accumulated_stats();
     }
   });
 }

@@ -27,6 +27,14 @@ LMS_API size_t lms_get_size(void);
 // Pages out every idle storage of every device; *bytes gets how much.
 LMS_API int lms_reclaim_inactive(size_t* bytes);
 
+// Bytes of host memory that may be pinned; 0 = what the machine has.
+LMS_API int lms_set_host_limit(size_t bytes);
+LMS_API size_t lms_get_host_limit(void);
+
+// Pins host memory next to a device until there are *bytes; *bytes gets how
+// many there are.
+LMS_API int lms_reserve_host(int device, size_t* bytes);
+
 // Unpins host memory that holds no storage; *bytes gets how much.
 LMS_API int lms_trim_host(size_t* bytes);
 

@@ -21,11 +21,6 @@ constexpr const char* kPagedOut =
     "LMS could not see it. Use it through a PyTorch operator, take its address with "
     "tensor.data_ptr() in Python, or hold it on the GPU with torch.cuda.lms.resident(tensor).";
 
-// The native allocator's rounding, which its statistics count.
-size_t rounded(size_t bytes) {
-  return (bytes + 511) / 512 * 512;
-}
-
 } // namespace
 
 Pager::Pager(c10::DeviceIndex device, const Settings& settings, cca::CUDAAllocator* native)
@@ -33,235 +28,8 @@ Pager::Pager(c10::DeviceIndex device, const Settings& settings, cca::CUDAAllocat
       settings_(settings),
       native_(native),
       native_deleter_(native->raw_deleter()),
-      transfer_() {}
-
-// ---- the allocator tier ----
-
-at::DataPtr Pager::allocate(size_t bytes) {
-  Guard::check_failed();
-  if (pooling_) {
-    // A graph replays these addresses, or the pool's owner chose the memory.
-    at::DataPtr memory = native_->allocate(bytes);
-    const Lock lock;
-    in_pool_.insert(memory.get());
-    pooled_ = true;
-    return memory;
-  }
-  Source source = Source::FreeList;
-  const bool managed = bytes >= settings_.size;
-  if (managed || bytes > StatArray::kSmallSize) {
-    const Lock lock;
-    const int victims = make_room(bytes);
-    source = victims == 0   ? Source::FreeList
-             : victims == 1 ? Source::ReclaimOne
-                            : Source::ReclaimFragments;
-  }
-  for (int attempt = 0;; ++attempt) {
-    try {
-      at::DataPtr memory = native_->allocate(bytes);
-      if (!managed && !pooled_) {
-        return memory;
-      }
-      const Lock lock;
-      in_pool_.erase(memory.get()); // the pool is gone if its address comes back
-      if (!managed) {
-        return memory;
-      }
-      served(source);
-      return own(std::move(memory), bytes);
-    } catch (const c10::OutOfMemoryError& error) {
-      const Lock lock;
-      retry(error, bytes, attempt, source);
-    }
-  }
-}
-
-void* Pager::allocate_raw(size_t bytes, cudaStream_t stream) {
-  Source source = Source::FreeList;
-  for (int attempt = 0;; ++attempt) {
-    try {
-      return native_->raw_alloc_with_stream(bytes, stream);
-    } catch (const c10::OutOfMemoryError& error) {
-      const Lock lock;
-      retry(error, bytes, attempt, source);
-    }
-  }
-}
-
-void Pager::pool_begins(compat::MempoolId pool) {
-  ++active_pools_[pool];
-  pooling_ = true;
-}
-
-void Pager::pool_ends(compat::MempoolId pool) {
-  const auto found = active_pools_.find(pool);
-  if (found != active_pools_.end() && --found->second == 0) {
-    active_pools_.erase(found);
-  }
-  pooling_ = !active_pools_.empty();
-}
-
-void Pager::pool_released(compat::MempoolId pool) {
-  active_pools_.erase(pool);
-  pooling_ = !active_pools_.empty();
-}
-
-at::DataPtr Pager::own(at::DataPtr memory, size_t bytes) {
-  void* const data = memory.get();
-  if (memory.get_deleter() != native_deleter_ || data == nullptr) {
-    return memory;
-  }
-  const c10::Device device = memory.device();
-  auto* const block = new Block(*this, std::move(memory), bytes);
-  block->home = c10::cuda::getCurrentCUDAStream(device_);
-  blocks_.insert(block);
-  policy_.allocated(*block);
-  return at::DataPtr(data, block, &Pager::deleter, device);
-}
-
-// With the mutex held throughout: for page-ins.
-at::DataPtr Pager::obtain(size_t bytes) {
-  make_room(bytes);
-  Source source = Source::FreeList;
-  for (int attempt = 0;; ++attempt) {
-    try {
-      return native_->allocate(bytes);
-    } catch (const c10::OutOfMemoryError& error) {
-      retry(error, bytes, attempt, source);
-    }
-  }
-}
-
-size_t Pager::allocated_bytes() {
-  const auto stats = native_->getDeviceStats(device_);
-  device_allocs_ = stats.num_device_alloc;
-  return static_cast<size_t>(stats.allocated_bytes[0].current);
-}
-
-size_t Pager::limit() {
-  if (const size_t limit = settings_.limit) {
-    return limit;
-  }
-  if (automatic_limit_ == 0) {
-    const c10::cuda::CUDAGuard guard(device_);
-    size_t free = 0;
-    size_t total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    const auto stats = native_->getDeviceStats(device_);
-    const double reachable = static_cast<double>(free) + stats.reserved_bytes[0].current;
-    const double fraction = native_->getMemoryFraction(device_) * static_cast<double>(total);
-    // 95 %, as the first LMS: the rest is for fragmentation.
-    automatic_limit_ = static_cast<size_t>(0.95 * std::min(reachable, fraction));
-  }
-  return automatic_limit_;
-}
-
-// Pages out until the request fits under the limit, or nothing idle is left;
-// returns how many blocks were paged out. The limit is soft.
-int Pager::make_room(size_t bytes) {
-  if (capturing()) {
-    return 0;
-  }
-  if (settings_.stress) {
-    reclaim();
-  }
-  const size_t request = rounded(bytes);
-  const size_t limit = this->limit();
-  int count = 0;
-  for (;;) {
-    // The user's limit is for the storages that LMS manages. The automatic one
-    // is what the device has, for everything.
-    const size_t in_use =
-        settings_.limit ? static_cast<size_t>(stats_.resident_bytes.current) : allocated_bytes();
-    if (in_use + request <= limit) {
-      return count;
-    }
-    Block* const victim = policy_.victim(in_use + request - limit);
-    if (!victim) {
-      return count;
-    }
-    const Outcome outcome = page_out(*victim);
-    if (outcome == Outcome::Failed) {
-      return count; // the next one would fail, too
-    }
-    count += outcome == Outcome::Moved;
-  }
-}
-
-// After the native allocator failed: pages out more with each attempt. False
-// when there is nothing left to try.
-bool Pager::reclaim_for(size_t bytes, int attempt, Source& source) {
-  ++stats_.out_of_memory_retries;
-  if (capturing()) {
-    return false;
-  }
-  if (attempt == 0 && settings_.limit == 0) {
-    // The limit let this request through and the device did not: fragments, or
-    // somebody else's memory. Stay further below it from now on, because the
-    // native allocator's error path stops the device.
-    const size_t limit = this->limit();
-    if (allocated_bytes() + rounded(bytes) <= limit) {
-      automatic_limit_ = std::max(limit - limit / 32, limit / 2);
-    }
-  }
-  if (attempt == 0) {
-    size_t freed = 0;
-    int count = 0;
-    while (freed < bytes) {
-      Block* const victim = policy_.victim(bytes - freed);
-      if (!victim) {
-        break;
-      }
-      const size_t size = victim->size;
-      const Outcome outcome = page_out(*victim);
-      if (outcome == Outcome::Failed) {
-        break;
-      }
-      if (outcome == Outcome::Moved) {
-        freed += size;
-        ++count;
-      }
-    }
-    if (count > 0) {
-      source = count == 1 ? Source::ReclaimOne : Source::ReclaimFragments;
-      return true;
-    }
-  }
-  if (attempt <= 1 && reclaim() > 0) {
-    source = Source::ReclaimAll;
-    return true;
-  }
-  if (attempt <= 2) {
-    // Free blocks in use by no one may be split between segments of the wrong
-    // sizes, or wait for events.
-    const c10::cuda::CUDAGuard guard(device_);
-    C10_CUDA_CHECK(cudaDeviceSynchronize());
-    compat::empty_cache(*native_);
-    source = Source::CudaMallocRetry;
-    return true;
-  }
-  return false;
-}
-
-void Pager::retry(const c10::OutOfMemoryError& error, size_t bytes, int attempt, Source& source) {
-  TORCH_CHECK_WITH(
-      OutOfMemoryError,
-      reclaim_for(bytes, attempt, source),
-      error.what_without_backtrace(),
-      " ",
-      account(bytes, Guard::current_operator()));
-}
-
-void Pager::served(Source source) {
-  if (source == Source::FreeList) {
-    const int64_t before = device_allocs_;
-    allocated_bytes();
-    if (device_allocs_ > before) {
-      source = Source::CudaMalloc;
-    }
-  }
-  ++stats_.alloc_distribution[static_cast<size_t>(source)];
-}
+      transfer_(),
+      arena_(device, settings) {}
 
 bool Pager::capturing() const {
   if (!pooling_) {
@@ -397,6 +165,33 @@ void Pager::drop_host(Block& block) {
   }
 }
 
+// Host copies of storages that are on the device save a copy and are not needed
+// otherwise. Drops so many bytes of them; false when there are none.
+bool Pager::drop_clean_copies(size_t bytes) {
+  size_t dropped = 0;
+  for (Block* const block : blocks_) {
+    if (block->host && block->state.is(State::Resident)) {
+      dropped += block->host.size;
+      wrote(*block);
+      if (dropped >= bytes) {
+        break;
+      }
+    }
+  }
+  return dropped > 0;
+}
+
+HostBuffer Pager::take_host(size_t bytes) {
+  try {
+    return arena_.take(bytes);
+  } catch (const c10::Error&) {
+    if (!drop_clean_copies(bytes)) {
+      throw;
+    }
+    return arena_.take(bytes);
+  }
+}
+
 // ---- moving ----
 
 Pager::Outcome Pager::page_out(Block& block) {
@@ -422,7 +217,7 @@ bool Pager::start_page_out(Block& block, c10::StorageImpl& storage) {
   const bool copy = block.dirty || !block.host;
   try {
     if (copy && !block.host) {
-      block.host = arena_.take(block.size);
+      block.host = take_host(block.size);
     }
   } catch (const c10::Error& error) {
     trouble_ = error.what_without_backtrace();
@@ -729,12 +524,16 @@ void Pager::fail(Block& block, const std::string& message) {
 
 // ---- everything ----
 
-size_t Pager::reclaim() {
+size_t Pager::reclaim(size_t wanted) {
   if (capturing()) {
     return 0;
   }
   size_t bytes = 0;
-  while (Block* const victim = policy_.victim(1)) {
+  while (bytes < wanted) {
+    Block* const victim = policy_.victim(wanted - bytes);
+    if (!victim) {
+      break;
+    }
     const size_t size = victim->size;
     const Outcome outcome = page_out(*victim);
     if (outcome == Outcome::Failed) {
@@ -787,6 +586,21 @@ void Pager::synchronize() {
   C10_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
+void Pager::reset_peak_stats() {
+  stats_.reset_peak();
+  arena_.reset_peak();
+}
+
+void Pager::reset_accumulated_stats() {
+  stats_.reset_accumulated();
+  arena_.reset_accumulated();
+}
+
+size_t Pager::reserve_host(size_t bytes) {
+  const c10::cuda::CUDAGuard guard(device_);
+  return arena_.reserve(bytes);
+}
+
 size_t Pager::trim_host() {
   const c10::cuda::CUDAGuard guard(device_);
   return arena_.trim();
@@ -812,7 +626,7 @@ std::string Pager::account(size_t bytes, const char* op) const {
        << mib(stats_.resident_bytes.current) << ", of these pinned by operators "
        << mib(stats_.pinned_bytes.stats[0].current) << " and held "
        << mib(stats_.held_bytes.current) << ", paged out " << mib(stats_.paged_out_bytes.current)
-       << ", host memory " << mib(static_cast<int64_t>(arena_.pinned_bytes())) << '.';
+       << ", host memory " << mib(arena_.pinned().current) << '.';
   if (!trouble_.empty()) {
     text << " The last page-out failed: " << trouble_;
   }

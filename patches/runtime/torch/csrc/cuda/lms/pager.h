@@ -8,6 +8,7 @@
 #include <torch/csrc/cuda/lms/transfer.h>
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -78,8 +79,8 @@ class Pager {
 
   // ---- everything ----
 
-  // Pages out every idle block; returns the bytes.
-  size_t reclaim();
+  // Pages out idle blocks, so many bytes or all; returns the bytes.
+  size_t reclaim(size_t bytes = SIZE_MAX);
 
   // Pages in everything and forgets host copies, so that the storages work
   // without the guard. Throws c10::OutOfMemoryError.
@@ -97,15 +98,28 @@ class Pager {
     return pressure_;
   }
 
+  // Memory that the native allocator keeps and nobody uses, in bytes.
+  struct Free {
+    int64_t all;
+    int64_t largest; // the largest request that it serves
+  };
+  Free free_bytes();
+
   // One paragraph for an error message.
   std::string account(size_t bytes, const char* op) const;
 
   Stats& stats() {
     return stats_;
   }
+  void reset_peak_stats();
+  void reset_accumulated_stats();
+
   const Arena& arena() const {
     return arena_;
   }
+  // Bytes of host memory: pins until there are so many, or unpins what is not
+  // in use; returns what there is, or what was released.
+  size_t reserve_host(size_t bytes);
   size_t trim_host();
 
   // The storage is gone (or has other memory now). Called by the deleter;
@@ -126,16 +140,19 @@ class Pager {
   void mark_exported(Block& block);
   void free_memory(Block& block);
   void drop_host(Block& block);
+  bool drop_clean_copies(size_t bytes);
+  HostBuffer take_host(size_t bytes);
   void verify(const Block& block);
   void idle(Block& block);
   void place(Block& block, c10::StorageImpl& storage, void* data);
   at::DataPtr own(at::DataPtr memory, size_t bytes);
   at::DataPtr obtain(size_t bytes);
   int make_room(size_t bytes);
-  bool reclaim_for(size_t bytes, int attempt, Source& source);
+  bool reclaim_for(size_t bytes, int& step, Source& source);
+  bool reclaim_neighbours(size_t bytes);
   // Returns when the request should be tried again; else throws the error with
   // LMS's account.
-  void retry(const c10::OutOfMemoryError& error, size_t bytes, int attempt, Source& source);
+  void retry(const c10::OutOfMemoryError& error, size_t bytes, int& step, Source& source);
   void served(Source source);
   size_t allocated_bytes();
 

@@ -44,6 +44,17 @@ class Policy {
     return best || idle_.empty() ? best : idle_.front();
   }
 
+  // The smallest idle block of at least so many bytes, or null.
+  Block* fitting(size_t bytes) const {
+    Block* best = nullptr;
+    for (Block* const block : idle_) {
+      if (block->size >= bytes && (!best || block->size < best->size)) {
+        best = block;
+      }
+    }
+    return best;
+  }
+
   void remove(Block& block) {
     if (block.idle) {
       idle_.erase(block.place);

@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/report.h>
 
+#include <torch/csrc/cuda/lms/host.h>
 #include <torch/csrc/cuda/lms/pager.h>
 
 #include <functional>
@@ -19,7 +20,10 @@ using Member = Stat Stats::*;
 using ArrayMember = StatArray Stats::*;
 using Count = int64_t Stats::*;
 
-void add(std::vector<Entry>& entries, const std::string& name, std::function<Stat&(Pager&)> stat) {
+void add(
+    std::vector<Entry>& entries,
+    const std::string& name,
+    std::function<const Stat&(Pager&)> stat) {
   entries.push_back({name + ".current", [stat](Pager& p) { return stat(p).current; }});
   entries.push_back({name + ".peak", [stat](Pager& p) { return stat(p).peak; }});
   entries.push_back({name + ".allocated", [stat](Pager& p) { return stat(p).allocated; }});
@@ -34,7 +38,7 @@ std::vector<Entry> make_entries() {
   for (const auto& [name, member] : arrays) {
     for (size_t pool = 0; pool < 3; ++pool) {
       const ArrayMember array = member;
-      add(entries, std::string(name) + "." + pools[pool], [array, pool](Pager& p) -> Stat& {
+      add(entries, std::string(name) + "." + pools[pool], [array, pool](Pager& p) -> const Stat& {
         return (p.stats().*array).stats[pool];
       });
     }
@@ -60,7 +64,7 @@ std::vector<Entry> make_entries() {
       {"lms.held_bytes", &Stats::held_bytes}};
   for (const auto& entry : stats) {
     const Member member = entry.second;
-    add(entries, entry.first, [member](Pager& p) -> Stat& { return p.stats().*member; });
+    add(entries, entry.first, [member](Pager& p) -> const Stat& { return p.stats().*member; });
   }
   const std::vector<std::pair<const char*, Count>> counts = {
       {"lms.page_out_count", &Stats::page_out_count},
@@ -75,11 +79,15 @@ std::vector<Entry> make_entries() {
     const Count count = entry.second;
     entries.push_back({entry.first, [count](Pager& p) { return p.stats().*count; }});
   }
-  entries.push_back(
-      {"lms.host_bytes", [](Pager& p) { return static_cast<int64_t>(p.arena().pinned_bytes()); }});
-  entries.push_back({"lms.host_used_bytes", [](Pager& p) {
-                       return static_cast<int64_t>(p.arena().used_bytes());
-                     }});
+  add(entries, "lms.host_bytes", [](Pager& p) -> const Stat& { return p.arena().pinned(); });
+  add(entries, "lms.host_used_bytes", [](Pager& p) -> const Stat& { return p.arena().used(); });
+  for (size_t node = 0; node < host::nodes(); ++node) {
+    entries.push_back({"lms.host_bytes_on_node" + std::to_string(node), [node](Pager& p) {
+                         return static_cast<int64_t>(p.arena().bytes_on_node(node));
+                       }});
+  }
+  entries.push_back({"lms.free_bytes", [](Pager& p) { return p.free_bytes().all; }});
+  entries.push_back({"lms.largest_free_bytes", [](Pager& p) { return p.free_bytes().largest; }});
   entries.push_back({"lms.limit_bytes", [](Pager& p) { return static_cast<int64_t>(p.limit()); }});
   return entries;
 }

@@ -15,6 +15,10 @@ struct Settings {
   // Bytes of the smallest storage that is managed. 1 MiB as in the first LMS.
   std::atomic<size_t> size{size_t(1) << 20};
 
+  // Bytes of host memory that may be pinned, for all devices; 0 = what the
+  // machine has.
+  std::atomic<size_t> host_limit{0};
+
   // Page out everything idle at each allocation. For tests: any use of a
   // storage that the guard does not see becomes an error at once.
   std::atomic<bool> stress{false};

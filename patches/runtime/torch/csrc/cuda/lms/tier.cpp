@@ -19,6 +19,12 @@ Pager* current_pager() {
   return &runtime.pager(device);
 }
 
+// Memory that is cached on the host goes back to the system with the device's.
+void trim_host() {
+  const Lock lock;
+  Runtime::get().each([](Pager& pager) { pager.trim_host(); });
+}
+
 } // namespace
 
 c10::DataPtr Tier::allocate(size_t bytes) {
@@ -51,6 +57,18 @@ void Tier::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) 
   auto& block = *static_cast<Block*>(data.get_context());
   block.pager.record_stream(block, stream);
 }
+
+#if LMS_TORCH_AT_LEAST(11)
+void Tier::emptyCache(compat::MempoolId pool) {
+  target_->emptyCache(pool);
+  trim_host();
+}
+#else
+void Tier::emptyCache() {
+  target_->emptyCache();
+  trim_host();
+}
+#endif
 
 void Tier::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   target_->setMemoryFraction(fraction, device);

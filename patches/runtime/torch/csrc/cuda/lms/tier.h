@@ -14,6 +14,11 @@ class Tier : public compat::ForwardingAllocator {
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
+#if LMS_TORCH_AT_LEAST(11)
+  void emptyCache(compat::MempoolId pool) override;
+#else
+  void emptyCache() override;
+#endif
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   void beginAllocateToPool(
       c10::DeviceIndex device,

@@ -1,0 +1,116 @@
+#include <torch/csrc/cuda/lms/slab.h>
+
+#include <torch/csrc/cuda/lms/host.h>
+
+#include <c10/core/thread_pool.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+constexpr size_t kHugePage = size_t(2) << 20; // bytes
+constexpr size_t kPage = 4096; // bytes, the smallest there is
+constexpr size_t kPart = size_t(32) << 20; // bytes that are worth a thread
+constexpr size_t kThreads = 8;
+
+// A page has memory from its first write on.
+void touch(char* data, size_t bytes) {
+  for (size_t offset = 0; offset < bytes; offset += kPage) {
+    *static_cast<volatile char*>(data + offset) = 0;
+  }
+}
+
+void touch_in_parallel(char* data, size_t bytes) {
+  const size_t cores = c10::TaskThreadPoolBase::defaultNumThreads();
+  const size_t threads = std::min({kThreads, std::max<size_t>(cores, 1), bytes / kPart});
+  if (threads <= 1) {
+    touch(data, bytes);
+    return;
+  }
+  c10::ThreadPool pool(static_cast<int>(threads));
+  const size_t part = Slab::rounded((bytes + threads - 1) / threads);
+  for (size_t offset = 0; offset < bytes; offset += part) {
+    pool.run([=] { touch(data + offset, std::min(part, bytes - offset)); });
+  }
+  pool.waitWorkComplete();
+}
+
+} // namespace
+
+Slab::Slab(size_t bytes, int node) : size_(rounded(bytes)) {
+  if (map(node)) {
+    touch_in_parallel(data_, size_);
+    registered_ = cudaHostRegister(data_, size_, cudaHostRegisterPortable) == cudaSuccess;
+    if (!registered_) {
+      (void)cudaGetLastError();
+      unmap();
+    }
+  }
+  if (!registered_) {
+    // Systems that cannot register memory can still allocate it.
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, size_, cudaHostAllocPortable);
+    if (error != cudaSuccess) {
+      (void)cudaGetLastError();
+      TORCH_CHECK(
+          false,
+          "LMS: ",
+          size_,
+          " bytes of host memory cannot be pinned (",
+          cudaGetErrorString(error),
+          ")");
+    }
+    data_ = static_cast<char*>(data);
+  }
+  by_node_ = host::bytes_by_node(data_, size_);
+}
+
+Slab::~Slab() {
+  // At process exit the driver may be gone: nothing can be done about it then.
+  const cudaError_t error = registered_ ? cudaHostUnregister(data_) : cudaFreeHost(data_);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+  } else if (registered_) {
+    unmap();
+  }
+}
+
+size_t Slab::rounded(size_t bytes) {
+  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+bool Slab::map(int node) {
+  // A huge page more than needed, to begin at the start of one.
+  const size_t mapped = size_ + kHugePage;
+  void* const start =
+      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) {
+    return false;
+  }
+  auto* const first = static_cast<char*>(start);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  if (before > 0) {
+    (void)munmap(first, before);
+  }
+  (void)munmap(first + before + size_, mapped - before - size_);
+  data_ = first + before;
+  (void)madvise(data_, size_, MADV_HUGEPAGE);
+  // After a fork the first write would give this process other pages than those
+  // that the device copies to.
+  (void)madvise(data_, size_, MADV_DONTFORK);
+  host::prefer_node(data_, size_, node);
+  return true;
+}
+
+void Slab::unmap() {
+  (void)munmap(data_, size_);
+  data_ = nullptr;
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,178 @@
+"""Host memory: what is pinned, when, up to which limit, and how it goes back."""
+
+import subprocess
+
+import pytest
+import torch
+from conftest import MIB
+from cxx import HERE, compile_cxx
+from tensors import evict, floats, managed, pattern, stat
+
+
+def test_what_is_pinned_is_little_more_than_what_is_paged_out():
+    tensors = [managed(pattern(1, start=i)) for i in range(48)]
+    evict()
+    assert stat("host_used_bytes") == 48 * MIB
+    assert stat("host_bytes") <= 64 * MIB
+    assert all(torch.equal(t.cpu(), pattern(1, i, "cpu")) for i, t in enumerate(tensors))
+
+
+def test_reserve_pins_ahead(device):
+    assert torch.cuda.lms.reserve_host(20 * MIB) >= 20 * MIB
+    assert stat("host_bytes") == torch.cuda.lms.reserve_host(1) >= 20 * MIB
+    assert stat("host_used_bytes") == 0
+    calls = device.count("cudaHostRegister")
+    tensors = [managed(pattern(1, start=i)) for i in range(12)]
+    evict()
+    assert device.count("cudaHostRegister") == calls
+    assert all(torch.equal(t.cpu(), pattern(1, i, "cpu")) for i, t in enumerate(tensors))
+
+
+def test_reserve_above_the_limit_says_so():
+    torch.cuda.set_host_limit_lms(16 * MIB)
+    with pytest.raises(RuntimeError, match="host limit is 16777216 bytes"):
+        torch.cuda.lms.reserve_host(64 * MIB)
+
+
+def test_the_limit_holds_and_the_process_works_on():
+    torch.cuda.set_host_limit_lms(16 * MIB)
+    assert torch.cuda.get_host_limit_lms() == 16 * MIB
+    torch.cuda.set_limit_lms(24 * MIB)
+    tensors = [managed(pattern(2, start=i)) for i in range(20)]
+    # The limit of the GPU is soft, the one of the host is not.
+    assert stat("host_bytes") <= 16 * MIB
+    assert torch.cuda.memory_allocated() == 40 * MIB - stat("paged_out_bytes")
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="host limit is 16777216 bytes"):
+        torch.ones(floats(60), device="cuda")
+    assert all(torch.equal(t.cpu(), pattern(2, i, "cpu")) for i, t in enumerate(tensors))
+    torch.cuda.set_host_limit_lms(0)
+    assert torch.ones(floats(60), device="cuda").sum() == floats(60)
+    assert all(torch.equal(t.cpu(), pattern(2, i, "cpu")) for i, t in enumerate(tensors))
+
+
+def test_copies_of_what_is_on_the_device_give_way():
+    # A clean storage keeps its host copy, which is only a short cut.
+    torch.cuda.set_host_limit_lms(16 * MIB)
+    clean = [managed(pattern(2, start=i)) for i in range(8)]
+    evict()
+    for tensor in clean:
+        tensor.sum()
+    assert stat("host_used_bytes") == 16 * MIB
+    with torch.cuda.lms.resident(*clean[:4]):
+        others = [managed(pattern(2, start=20 + i)) for i in range(4)]
+        evict()
+        assert not any(torch.cuda.lms.is_resident(t) for t in others)
+    tensors = [*clean, *others]
+    starts = [*range(8), *range(20, 24)]
+    for tensor, start in zip(tensors, starts, strict=True):
+        assert torch.equal(tensor.cpu(), pattern(2, start, "cpu"))
+
+
+def test_memory_that_cannot_be_registered_is_allocated(device):
+    device.fault("cudaHostRegister", error=801, from_=True)
+    x = managed(pattern(1))
+    evict()
+    assert not torch.cuda.lms.is_resident(x)
+    assert device.count("cudaHostAlloc") > 0
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_empty_cache_gives_host_memory_back(device):
+    x = managed(pattern(1))
+    evict()
+    pinned = stat("host_bytes")
+    torch.cuda.empty_cache()
+    assert 0 < stat("host_bytes") <= pinned  # it holds x
+    del x
+    torch.cuda.empty_cache()
+    assert stat("host_bytes") == 0
+    torch.cuda.lms.reset_peak_stats()
+    assert stat("host_bytes_peak") == 0
+
+
+def test_the_first_slab_is_begun_before_the_first_page_out(device):
+    torch.cuda.set_limit_lms(16 * MIB)
+    calls = device.count("cudaHostRegister")
+    tensors = [managed(pattern(1, start=i)) for i in range(16)]
+    assert stat("page_out_count") == 0
+    torch.cuda.lms.trim_host()  # waits for it
+    assert device.count("cudaHostRegister") == calls + 1
+    assert stat("host_bytes") == 0
+    del tensors
+
+
+def test_pinned_memory_has_a_node():
+    x = managed(pattern(1))
+    evict()
+    stats = torch.cuda.lms.stats()
+    by_node = {k: v for k, v in stats.items() if k.startswith("host_bytes_on_node")}
+    assert sum(by_node.values()) == stats["host_bytes"] > 0
+    del x
+
+
+GIB = 1 << 30
+MEMINFO = "MemTotal: 67108864 kB\nMemFree: 1 kB\nMemAvailable: 33554432 kB\n"
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory):
+    """host.cpp on its own: prints the bytes available and the node of a device, below a root."""
+    program = tmp_path_factory.mktemp("host") / "host"
+    compile_cxx(HERE / "host.cpp", program)
+
+    def run(root) -> tuple[int, int]:
+        command = [program, str(root), "0000:18:00.0"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        available, node = done.stdout.split()
+        return int(available), int(node)
+
+    return run
+
+
+def write(root, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_machine_keeps_a_reserve(tmp_path, probe):
+    write(tmp_path, {"proc/meminfo": MEMINFO})
+    assert probe(tmp_path) == (32 * GIB - GIB, -1)
+
+
+def test_a_container_has_its_own_limit(tmp_path, probe):
+    group = "sys/fs/cgroup/job"
+    write(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/job/step\n",
+            f"{group}/memory.max": str(8 * GIB),
+            f"{group}/memory.current": str(6 * GIB),
+            f"{group}/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+            f"{group}/step/memory.max": "max\n",
+        },
+    )
+    assert probe(tmp_path)[0] == 3 * GIB
+
+
+def test_the_older_interface_of_containers(tmp_path, probe):
+    group = "sys/fs/cgroup/memory"
+    write(
+        tmp_path,
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "5:cpu,cpuacct:/a\n4:memory:/a\n",
+            f"{group}/memory.limit_in_bytes": str((1 << 63) - 4096),
+            f"{group}/memory.usage_in_bytes": str(60 * GIB),
+            f"{group}/a/memory.limit_in_bytes": str(2 * GIB),
+            f"{group}/a/memory.usage_in_bytes": str(GIB),
+        },
+    )
+    assert probe(tmp_path)[0] == GIB
+
+
+def test_the_node_next_to_a_device(tmp_path, probe):
+    write(tmp_path, {"sys/bus/pci/devices/0000:18:00.0/numa_node": "1\n"})
+    assert probe(tmp_path)[1] == 1
