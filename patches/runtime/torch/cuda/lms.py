@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 import threading
 
 import torch
@@ -282,21 +283,35 @@ def trim_host():
 # ---- tensors -----------------------------------------------------------------
 
 
+def _parts(tensor):
+    """The tensors that a sparse tensor, or a subclass that wraps others, is made of."""
+    # Not an import of the module's: torch.cuda is imported before torch.utils can be.
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if is_traceable_wrapper_subclass(tensor):
+        parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        return [part for part in parts if isinstance(part, torch.Tensor)]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
 def _storages(tensors):
     """The CUDA storages of tensors: also of sparse ones and of subclasses' parts."""
     for tensor in tensors:
-        if tensor.layout is torch.strided and tensor.is_cuda:
+        parts = _parts(tensor)
+        if parts:
+            yield from _storages(parts)
+        elif tensor.layout is torch.strided and tensor.is_cuda:
             try:
                 yield tensor.untyped_storage()
             except (NotImplementedError, RuntimeError):
                 # A wrapper without memory of its own.
                 continue
-        elif tensor.layout is torch.sparse_coo:
-            yield from _storages((tensor._indices(), tensor._values()))
-        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            yield from _storages((tensor.crow_indices(), tensor.col_indices(), tensor.values()))
-        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-            yield from _storages((tensor.ccol_indices(), tensor.row_indices(), tensor.values()))
 
 
 def _tensors(values):
@@ -330,8 +345,9 @@ def resident(*tensors):
                 held.append(storage)
         yield
     finally:
-        for storage in held:
-            _check(_library.lms_release(storage._cdata))
+        # All of them, even if one fails.
+        for code in [_library.lms_release(storage._cdata) for storage in held]:
+            _check(code)
 
 
 def exclude(*tensors):
@@ -414,6 +430,57 @@ def _takes_storage_address(function):
     return wrapper
 
 
+# PyTorch's own code that compares addresses, with each other or with 0, and
+# keeps none: torch.save() of a model must not bring all of it to the GPU.
+_COMPARERS = frozenset(
+    (
+        "torch.serialization",
+        "torch.nn.modules.rnn",
+        "torch.distributed.utils",
+        "torch.distributed.fsdp._fully_shard._fsdp_param",
+        "torch.distributed.fsdp._runtime_utils",
+    )
+)
+
+
+def _only_compares():
+    """Whether the caller of a wrapped data_ptr() is one of these."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__") == "torch.storage":
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") in _COMPARERS
+
+
+def _name_of(storage, offset=0):
+    """What is unique for a storage while it lives, and 0 for one without memory."""
+    return storage._cdata + offset if storage.nbytes() else 0
+
+
+def _guarded_data_ptr(function):
+    guarded = takes_address(function)
+
+    @functools.wraps(function)
+    def data_ptr(tensor):
+        if _settings["enabled"] and tensor.is_cuda and _only_compares():
+            offset = tensor.storage_offset() * tensor.element_size()
+            return _name_of(tensor.untyped_storage(), offset)
+        return guarded(tensor)
+
+    return data_ptr
+
+
+def _guarded_storage_data_ptr(function):
+    guarded = _takes_storage_address(function)
+
+    @functools.wraps(function)
+    def data_ptr(storage):
+        if _settings["enabled"] and storage.device.type == "cuda" and _only_compares():
+            return _name_of(storage)
+        return guarded(storage)
+
+    return data_ptr
+
+
 def _guard_addresses():
     """Makes every way that hands out an address tell LMS first.
 
@@ -427,24 +494,63 @@ def _guard_addresses():
         _addresses_guarded = True
 
         storage = torch.UntypedStorage
-        torch.Tensor.data_ptr = takes_address(torch.Tensor.data_ptr)
-        storage.data_ptr = _takes_storage_address(storage.data_ptr)
+        torch.Tensor.data_ptr = _guarded_data_ptr(torch.Tensor.data_ptr)
+        storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
         storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
-        storage.resize_ = _resident_resize(storage.resize_)
+        for name in _STORAGE_METHODS:
+            setattr(storage, name, _resident_method(getattr(storage, name)))
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             if hasattr(torch._C, name):
                 setattr(torch._C, name, takes_address(getattr(torch._C, name)))
+        # Its kernels are no operators.
+        name = "_cuda_jiterator_compile_and_launch_kernel"
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, _resident_call(getattr(torch._C, name)))
         # A C interface that asks nobody: consumers fall back to __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
+        # TorchScript's fused kernels take their inputs' addresses before they
+        # allocate their outputs, and no operator names the inputs.
+        torch._C._jit_override_can_fuse_on_gpu(False)
 
 
-def _resident_resize(function):
+# These reach a storage's bytes, and are no operators.
+_STORAGE_METHODS = (
+    "__getitem__",
+    "__setitem__",
+    "_set_from_file",
+    "_write_file",
+    "copy_",
+    "fill_",
+    "resize_",
+)
+
+
+def _resident_method(function):
     @functools.wraps(function)
-    def wrapper(storage, *args, **kwargs):
-        # It copies the old bytes, and is no operator.
-        with _region_of([storage]):
-            return function(storage, *args, **kwargs)
+    def wrapper(*args, **kwargs):
+        values = args + tuple(kwargs.values())
+        storages = [v for v in values if isinstance(v, torch.UntypedStorage)]
+        with _region_of(storages):
+            result = function(*args, **kwargs)
+        # resize_() copies into new memory, which was no input.
+        with _region_of(storages):
+            return result
+
+    return wrapper
+
+
+def _resident_call(function):
+    """For a function of tensors, or lists of them, that is no operator."""
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        tensors = []
+        for value in args:
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            tensors.extend(v for v in values if isinstance(v, torch.Tensor))
+        with _region_of(_storages(tensors)):
+            return function(*args)
 
     return wrapper
 

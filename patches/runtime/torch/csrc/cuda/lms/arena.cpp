@@ -50,7 +50,7 @@ HostBuffer Arena::take(size_t bytes) {
       continue;
     }
     if (!pending_.empty()) {
-      pending_.front().copied->synchronize();
+      wait();
       collect();
     } else {
       grow(size);
@@ -77,21 +77,19 @@ void Arena::prepare() {
 }
 
 size_t Arena::reserve(size_t bytes) {
-  while (current() < bytes) {
-    if (!ready(1)) {
-      // One slab: where two meet is a hole that no buffer spans.
-      grow(std::max(bytes - current(), kSmallestSlab));
-    }
+  ready(0);
+  if (current() < bytes) {
+    // One slab: where two meet is a hole that no buffer spans.
+    grow(std::max(bytes - current(), kSmallestSlab));
   }
   return current();
 }
 
 size_t Arena::trim() {
-  ready(1);
-  for (const Pending& pending : pending_) {
-    pending.copied->synchronize();
+  ready(0);
+  while (!pending_.empty()) {
+    wait();
   }
-  collect();
   size_t released = 0;
   for (auto slab = slabs_.begin(); slab != slabs_.end();) {
     const auto range = free_.find(slab->first);
@@ -100,6 +98,7 @@ size_t Arena::trim() {
       ++slab;
       continue;
     }
+    slab->second->release();
     auto sized = by_size_.equal_range(size);
     by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
       return e.second == range->first;
@@ -190,22 +189,31 @@ size_t Arena::slab_bytes() const {
 }
 
 void Arena::grow(size_t bytes) {
-  size_t slab = Slab::rounded(std::max(bytes, slab_bytes()));
+  const size_t needed = Slab::rounded(bytes);
+  const size_t slab = std::max(needed, slab_bytes());
+  try {
+    pin(slab);
+  } catch (const c10::Error&) {
+    if (slab == needed) {
+      throw;
+    }
+    pin(needed); // not more than that, then
+  }
+}
+
+void Arena::pin(size_t bytes) {
   Budget& budget = Budget::get();
   std::string why;
-  if (!budget.take(slab, settings_.host_limit, why)) {
-    slab = Slab::rounded(bytes); // not more than what is needed, then
-    TORCH_CHECK(
-        budget.take(slab, settings_.host_limit, why),
-        "LMS: ",
-        slab,
-        " bytes of host memory cannot be pinned: ",
-        why);
-  }
+  TORCH_CHECK(
+      budget.take(bytes, settings_.host_limit, why),
+      "LMS: ",
+      bytes,
+      " bytes of host memory cannot be pinned: ",
+      why);
   try {
-    add(std::make_unique<Slab>(slab, node_));
+    add(std::make_unique<Slab>(bytes, node_));
   } catch (...) {
-    budget.give(slab);
+    budget.give(bytes);
     throw;
   }
 }
@@ -226,7 +234,7 @@ void Arena::pin_ahead(size_t bytes) {
 // Takes the pinner's slab, if it has one that is large enough. False without.
 bool Arena::ready(size_t bytes) {
   const size_t made = pinner_.bytes();
-  if (made < bytes) {
+  if (made == 0 || made < bytes) {
     return false;
   }
   std::unique_ptr<Slab> slab = pinner_.finish();
@@ -241,9 +249,18 @@ bool Arena::ready(size_t bytes) {
 void Arena::collect() {
   // In order of issue, so the front is done first (one page-in stream).
   while (!pending_.empty() && pending_.front().copied->done()) {
-    insert(pending_.front().buffer.data, pending_.front().buffer.size);
-    pending_.pop_front();
+    finish();
   }
+}
+
+void Arena::wait() {
+  pending_.front().copied->synchronize();
+  finish();
+}
+
+void Arena::finish() {
+  insert(pending_.front().buffer.data, pending_.front().buffer.size);
+  pending_.pop_front();
 }
 
 } // namespace torch::cuda::lms

@@ -72,9 +72,12 @@ class Arena {
   void insert(char* data, size_t size);
   void add(std::unique_ptr<Slab> slab);
   void grow(size_t bytes);
+  void pin(size_t bytes);
   void pin_ahead(size_t bytes);
   bool ready(size_t bytes);
   void collect();
+  void wait(); // for the oldest pending buffer
+  void finish(); // it is free
   size_t slab_bytes() const;
   size_t current() const {
     return static_cast<size_t>(pinned_.current);

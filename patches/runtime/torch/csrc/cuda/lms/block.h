@@ -48,6 +48,7 @@ struct Block {
   // The stream whose order the native allocator frees in: the one that was
   // current at the allocation. Unknown for a storage older than LMS.
   std::optional<c10::cuda::CUDAStream> home;
+  bool moved_home = false; // it was unknown, and a page-in chose another one
   c10::SmallVector<Use, 2> uses;
   c10::SmallVector<cudaStream_t, 2> ordered; // streams that already wait for `copied`
 
@@ -59,8 +60,10 @@ struct Block {
   uint32_t holds = 0; // resident() and friends
   bool exported = false; // its address was handed out: stays until released
   bool collective = false; // last used by a collective, which runs on after the call
+  bool unfinished = false; // the same, and since then only read: the collective may read it still
   bool counted = false; // an operator has used it, so LMS can move it
   bool dead = false; // the storage died while pinned
+  bool failed = false; // could not be brought: every access throws until it is
 
   bool idle = false; // in the policy's list
   std::list<Block*>::iterator place;

@@ -54,11 +54,11 @@ void collect(const at::Tensor& tensor, bool write, Inputs& inputs) {
     return;
   }
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  // Not Tensor::device(): a subclass may answer that in Python.
+  // Not Tensor::device(): a subclass may answer that in Python. Not the storage's
+  // either: that is read with the mutex held.
   if (const c10::Storage& storage = impl->unsafe_storage()) {
-    c10::StorageImpl* const data = storage.unsafeGetStorageImpl();
-    if (data->device_type() == c10::DeviceType::CUDA) {
-      inputs.push_back({data, write});
+    if (impl->key_set().has_backend(c10::BackendComponent::CUDABit)) {
+      inputs.push_back({storage.unsafeGetStorageImpl(), write});
     }
   } else if (const auto* const sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
     collect(sparse->indices(), write, inputs);
@@ -73,6 +73,9 @@ void collect(const at::Tensor& tensor, bool write, Inputs& inputs) {
 void collect(const c10::IValue& value, bool write, Inputs& inputs) {
   if (value.isTensor()) {
     collect(value.toTensor(), write, inputs);
+  } else if (value.isStorage()) {
+    // set_() looks at its address.
+    inputs.push_back({value.toStorage().unsafeGetStorageImpl(), write});
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) {
       collect(element, write, inputs);
@@ -95,6 +98,9 @@ void use(const Inputs& inputs, bool collective) {
   // All are pinned before the first is brought, so that bringing one does not
   // page out another.
   for (const Input& input : inputs) {
+    if (input.storage->device_type() != c10::DeviceType::CUDA) {
+      continue; // a fake tensor's, or an argument that may be of any device
+    }
     const c10::DeviceIndex device = input.storage->device().index();
     Pager& pager = runtime.pager(device);
     Block* const block = pager.adopt(*input.storage, runtime.settings.size);
@@ -112,6 +118,7 @@ void use(const Inputs& inputs, bool collective) {
       block.pager.bring(block, self.pins[i].stream);
       if (writes[i - first]) {
         block.pager.wrote(block);
+        block.unfinished = false; // the program has waited for whoever read it
       }
     } catch (const c10::Error& error) {
       const std::string message = error.what_without_backtrace();
@@ -150,17 +157,33 @@ void release_pins(Thread& self, size_t first) {
         position = &positions.back();
         // Without an event of its own, a page-out would wait for everything
         // that is issued until then; and a stream of the user's may be gone.
-        if (!block.pager.capturing() &&
-            (block.pager.under_pressure() || compat::is_external(pin.stream))) {
-          timeline.mark();
+        try {
+          if (!block.pager.capturing() &&
+              (block.pager.under_pressure() || compat::is_external(pin.stream))) {
+            timeline.mark();
+          }
+        } catch (const c10::Error&) {
+          // The pins must go; a page-out will make the mark that it needs.
         }
       }
       block.pager.used(block, timeline, position->value);
       block.collective = pin.collective;
+      block.unfinished |= pin.collective;
     }
     block.pager.unpin(block);
   }
   self.pins.erase(self.pins.begin() + static_cast<std::ptrdiff_t>(first), self.pins.end());
+}
+
+// Whether a storage that LMS will manage was made just now. Without the mutex:
+// nobody else has seen it. The others that are large enough are inputs, and have
+// their blocks; smaller ones may get theirs from another thread at this moment.
+bool fresh(const Input& output) {
+  if (output.storage->nbytes() < Runtime::get().settings.size) {
+    return false;
+  }
+  const Block* const block = Pager::block_of(*output.storage);
+  return block && !block->owner;
 }
 
 // What the outermost operator made comes under management: it may be kept and
@@ -172,12 +195,6 @@ void manage_outputs(const at::RecordFunction& function) {
   for (const c10::IValue& output : function.outputs()) {
     collect(output, false, outputs);
   }
-  const auto fresh = [](const Input& output) {
-    const Block* const block = Pager::block_of(*output.storage);
-    return block && !block->owner;
-  };
-  // Without the mutex: nobody else has seen a fresh storage, and the others are
-  // inputs, which are pinned.
   if (std::any_of(outputs.begin(), outputs.end(), fresh)) {
     use(outputs, false);
   }
@@ -264,6 +281,15 @@ void Guard::remove() {
   }
 }
 
+void Guard::keep_pinned(Pager& pager) {
+  for (const Pin& pin : thread().pins) {
+    Block& block = *pin.block;
+    if (&block.pager == &pager && !block.dead) {
+      pager.keep(block);
+    }
+  }
+}
+
 const char* Guard::current_operator() {
   return thread().name;
 }
@@ -281,9 +307,7 @@ void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
   begin(Operator::Kind::Opaque, "a compiled region");
   Inputs inputs;
   for (size_t i = 0; i < count; ++i) {
-    if (storages[i]->device_type() == c10::DeviceType::CUDA) {
-      inputs.push_back({storages[i], true});
-    }
+    inputs.push_back({storages[i], true});
   }
   use(inputs, false);
   if (!thread().failure.empty()) {
@@ -298,15 +322,15 @@ void Guard::end_region() {
 }
 
 void Guard::address_taken(c10::StorageImpl& storage) {
-  if (storage.device_type() != c10::DeviceType::CUDA) {
-    return;
-  }
   if (thread().depth > 0) {
     use({{&storage, true}}, false);
     check_failed();
     return;
   }
   const Lock lock;
+  if (storage.device_type() != c10::DeviceType::CUDA) {
+    return;
+  }
   Pager& pager = Runtime::get().pager(storage.device().index());
   // Of any size: the limit of what is managed may be lowered later.
   if (Block* const block = pager.adopt(storage, 1)) {

@@ -7,6 +7,8 @@
 
 namespace torch::cuda::lms {
 
+class Pager;
+
 // The operator guard: from the start of an operator to the end of the outermost
 // one of its thread, the storages it uses are on the device and stay there.
 // Registered as a global RecordFunction callback, so it sees the operators of
@@ -15,6 +17,11 @@ class Guard {
  public:
   static void install();
   static void remove();
+
+  // A graph's capture begins in this thread's operator, a compiled region: what
+  // it uses stays on the device, because the graph replays addresses that no
+  // operator inside shows. With the mutex held.
+  static void keep_pinned(Pager& pager);
 
   // The name of this thread's outermost operator, or null.
   static const char* current_operator();

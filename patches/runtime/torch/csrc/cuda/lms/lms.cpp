@@ -41,10 +41,6 @@ c10::StorageImpl& storage_of(void* address) {
   return *static_cast<c10::StorageImpl*>(address);
 }
 
-bool manageable(c10::StorageImpl& storage) {
-  return Runtime::get().settings.enabled && storage.device_type() == c10::DeviceType::CUDA;
-}
-
 } // namespace
 
 int lms_abi_version() {
@@ -80,12 +76,11 @@ int lms_set_size(size_t bytes) {
   return checked([&] {
     Runtime& runtime = Runtime::get();
     const Lock lock;
-    const size_t before = runtime.settings.size;
-    runtime.settings.size = std::max<size_t>(bytes, 1);
-    if (runtime.settings.enabled && bytes < before) {
+    if (runtime.settings.enabled && bytes < runtime.settings.size) {
       // Storages that were too small until now were used unseen.
       runtime.each([](Pager& pager) { pager.synchronize(); });
     }
+    runtime.settings.size = std::max<size_t>(bytes, 1);
   });
 }
 
@@ -172,10 +167,10 @@ int lms_reset_accumulated_stats(int device) {
 int lms_hold(void* address) {
   return checked([&] {
     c10::StorageImpl& storage = storage_of(address);
-    if (!manageable(storage)) {
+    const Lock lock;
+    if (!Runtime::get().settings.enabled || storage.device_type() != c10::DeviceType::CUDA) {
       return;
     }
-    const Lock lock;
     const c10::DeviceIndex device = storage.device().index();
     Pager& pager = Runtime::get().pager(device);
     if (Block* const block = pager.adopt(storage, 1)) {
@@ -195,7 +190,7 @@ int lms_release(void* address) {
 
 int lms_take_address(void* address) {
   return checked([&] {
-    if (manageable(storage_of(address))) {
+    if (Runtime::get().settings.enabled) {
       Guard::address_taken(storage_of(address));
     }
   });

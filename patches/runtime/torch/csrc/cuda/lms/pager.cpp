@@ -6,7 +6,6 @@
 
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/util/Logging.h>
 
 #include <algorithm>
 #include <cstring>
@@ -65,11 +64,14 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
     const size_t bytes = storage.nbytes();
     if (bytes < smallest || bytes == 0 || address == nullptr || !data.device().is_cuda() ||
         data.get_deleter() != native_deleter_ || data.get_context() != address ||
-        in_pool_.count(address)) {
+        in_pool(address)) {
       return nullptr;
     }
     const c10::Device device = data.device();
-    block = new Block(*this, std::move(data), bytes);
+    // Another thread's operator that saw the storage unmanaged may read the
+    // address now: it must not be gone for a moment.
+    at::DataPtr native(address, data.release_context(), native_deleter_, device);
+    block = new Block(*this, std::move(native), bytes);
     data = at::DataPtr(address, block, &Pager::deleter, device);
     blocks_.insert(block);
     ++stats_.adopted;
@@ -103,37 +105,44 @@ void Pager::deleter(void* context) {
 
 void Pager::free(Block* block) noexcept {
   Pager& pager = block->pager;
-  try {
-    const c10::cuda::CUDAGuard guard(pager.device_);
-    pager.policy_.freed(*block);
-    pager.blocks_.erase(block);
-    if (block->held()) {
-      pager.stats_.held_bytes.add(-static_cast<int64_t>(block->size));
+  pager.policy_.freed(*block);
+  pager.blocks_.erase(block);
+  if (block->held()) {
+    pager.stats_.held_bytes.add(-static_cast<int64_t>(block->size));
+  }
+  if (block->state.is(State::PagedOut)) {
+    pager.stats_.paged_out_bytes.add(-static_cast<int64_t>(block->size));
+  } else {
+    if (block->counted) {
+      pager.stats_.resident_bytes.add(-static_cast<int64_t>(block->size));
     }
-    if (block->state.is(State::PagedOut)) {
-      pager.stats_.paged_out_bytes.add(-static_cast<int64_t>(block->size));
-    } else {
-      if (block->counted) {
-        pager.stats_.resident_bytes.add(-static_cast<int64_t>(block->size));
+    try {
+      const c10::cuda::CUDAGuard guard(pager.device_);
+      if (block->moved_home && !pager.capturing()) {
+        // The user relies on the order of the stream that was current when the
+        // storage was made, which need not be this one.
+        pager.wait_for_uses(*block);
       }
       pager.free_memory(*block);
+    } catch (const c10::Error&) {
+      // A destructor runs this, and a copy may be in flight: the host waits.
+      (void)cudaDeviceSynchronize();
+      (void)cudaGetLastError();
+      block->memory.clear();
     }
-    pager.drop_host(*block);
-    block->state.to(State::Freed);
-    if (block->owner) {
-      // The storage may live on with other memory (resize_, set_data_ptr).
-      auto storage = block->owner->lock();
-      if (storage && block_of(*storage) != nullptr && block_of(*storage) != block) {
-        // Another block's storage now: that block's state decides.
-      } else if (storage) {
-        compat::allow_access(*storage);
-      }
-      Lock::drop_later(std::move(storage));
-      block->owner.reset();
+  }
+  pager.drop_host(*block);
+  block->state.to(State::Freed);
+  if (block->owner) {
+    // The storage may live on with other memory (resize_, set_data_ptr).
+    auto storage = block->owner->lock();
+    if (storage && block_of(*storage) != nullptr && block_of(*storage) != block) {
+      // Another block's storage now: that block's state decides.
+    } else if (storage) {
+      compat::allow_access(*storage);
     }
-  } catch (const std::exception& error) {
-    // A destructor runs this. What the device did not take back is lost.
-    LOG(WARNING) << "LMS: a storage was not freed cleanly: " << error.what();
+    Lock::drop_later(std::move(storage));
+    block->owner.reset();
   }
   if (block->pins > 0) {
     block->dead = true; // an operator still names it: unpin() deletes it
@@ -156,6 +165,18 @@ void Pager::free_memory(Block& block) {
     }
   }
   block.memory.clear();
+}
+
+// The memory goes back behind its uses on all streams.
+void Pager::wait_for_uses(Block& block) {
+  for (const Use& use : block.uses) {
+    const EventRef done = use.recorded ? use.timeline->mark() : use.timeline->after(use.position);
+    if (block.home) {
+      done->block(block.home->stream());
+    } else {
+      done->synchronize();
+    }
+  }
 }
 
 void Pager::drop_host(Block& block) {
@@ -219,15 +240,18 @@ bool Pager::start_page_out(Block& block, c10::StorageImpl& storage) {
     if (copy && !block.host) {
       block.host = take_host(block.size);
     }
+    if (!copy && settings_.verify_clean) {
+      verify(block);
+    }
   } catch (const c10::Error& error) {
     trouble_ = error.what_without_backtrace();
     return false;
   }
-  if (!copy && settings_.verify_clean) {
-    verify(block);
-  }
   block.state.to(State::PagingOut);
   try {
+    if (block.unfinished) {
+      finish_collectives();
+    }
     if (copy) {
       for (const Use& use : block.uses) {
         (use.recorded ? use.timeline->mark() : use.timeline->after(use.position))
@@ -242,15 +266,7 @@ bool Pager::start_page_out(Block& block, c10::StorageImpl& storage) {
       stats_.page_out_bytes += static_cast<int64_t>(block.size);
     } else {
       // Nothing to copy; the memory still must not be reused under its readers.
-      for (const Use& use : block.uses) {
-        const EventRef done =
-            use.recorded ? use.timeline->mark() : use.timeline->after(use.position);
-        if (block.home) {
-          done->block(block.home->stream());
-        } else {
-          done->synchronize();
-        }
-      }
+      wait_for_uses(block);
       ++stats_.clean_count;
     }
     free_memory(block);
@@ -294,6 +310,7 @@ void Pager::page_in(Block& block) {
   const c10::cuda::CUDAGuard guard(device_);
   if (!block.home) {
     block.home = c10::cuda::getCurrentCUDAStream(device_);
+    block.moved_home = true;
   }
   const c10::cuda::CUDAStreamGuard stream_guard(*block.home);
   block.state.to(State::PagingIn);
@@ -382,6 +399,9 @@ void Pager::bring(Block& block, c10::cuda::CUDAStream stream) {
     page_in(block);
   }
   order(block, stream.stream(), captured);
+  if (block.failed && block.owner) {
+    permit(block);
+  }
   if (captured && !block.exported) {
     // The graph replays this address.
     const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
@@ -396,6 +416,12 @@ void Pager::mark_exported(Block& block) {
   policy_.used(block);
   block.exported = true;
   wrote(block); // whoever has the address may write where no operator shows it
+}
+
+void Pager::keep(Block& block) {
+  if (!block.exported) {
+    mark_exported(block);
+  }
 }
 
 void Pager::wrote(Block& block) {
@@ -517,9 +543,19 @@ void Pager::fail(Block& block, const std::string& message) {
     auto storage = block.owner->lock();
     if (storage) {
       compat::forbid_access(*storage, message);
+      block.failed = true;
     }
     Lock::drop_later(std::move(storage));
   }
+}
+
+void Pager::permit(Block& block) {
+  auto storage = block.owner->lock();
+  if (storage) {
+    compat::allow_access(*storage);
+  }
+  block.failed = false;
+  Lock::drop_later(std::move(storage));
 }
 
 // ---- everything ----
@@ -570,15 +606,44 @@ void Pager::restore() {
       }
       bring(*block, stream);
     }
+    synchronize();
   } catch (...) {
     unpin_all();
     throw;
   }
-  synchronize();
   for (Block* const block : blocks) {
     wrote(*block); // writes are not seen any more
   }
   unpin_all();
+}
+
+// Their streams are not known, nor who waits for them.
+void Pager::finish_collectives() {
+  synchronize();
+  for (Block* const block : blocks_) {
+    block->unfinished = false;
+  }
+}
+
+void Pager::enabled() {
+  synchronize();
+  // What pools allocated while nobody looked, perhaps for a graph, is theirs.
+  pool_segments_.clear();
+  for (const auto& segment : compat::snapshot(*native_).segments) {
+    if (segment.device == device_ && segment.owner_private_pool_id != compat::MempoolId{0, 0}) {
+      pool_segments_.emplace(segment.address, segment.address + segment.total_size);
+      pooled_ = true;
+    }
+  }
+}
+
+bool Pager::in_pool(void* address) const {
+  if (in_pool_.count(address)) {
+    return true;
+  }
+  const auto after = pool_segments_.upper_bound(reinterpret_cast<size_t>(address));
+  return after != pool_segments_.begin() &&
+         reinterpret_cast<size_t>(address) < std::prev(after)->second;
 }
 
 void Pager::synchronize() {

@@ -60,6 +60,9 @@ class Pager {
   // The operator may change the bytes: the host copy is no longer true.
   void wrote(Block& block);
 
+  // The block stays on the device until unexport().
+  void keep(Block& block);
+
   void unpin(Block& block);
 
   // A position on the stream for the uses of one operator, see Timeline.
@@ -88,6 +91,9 @@ class Pager {
 
   // Uses of this device's memory were not seen until now: wait for them.
   void synchronize();
+
+  // LMS is being turned on. Waits for the device, whose memory was used unseen.
+  void enabled();
 
   void limit_changed() {
     automatic_limit_ = 0;
@@ -137,8 +143,11 @@ class Pager {
   bool start_page_out(Block& block, c10::StorageImpl& storage);
   void page_in(Block& block);
   void order(Block& block, cudaStream_t stream, bool captured);
+  void permit(Block& block);
   void mark_exported(Block& block);
+  void finish_collectives();
   void free_memory(Block& block);
+  void wait_for_uses(Block& block);
   void drop_host(Block& block);
   bool drop_clean_copies(size_t bytes);
   HostBuffer take_host(size_t bytes);
@@ -154,6 +163,7 @@ class Pager {
   // LMS's account.
   void retry(const c10::OutOfMemoryError& error, size_t bytes, int& step, Source& source);
   void served(Source source);
+  bool in_pool(void* address) const;
   size_t allocated_bytes();
 
   const c10::DeviceIndex device_;
@@ -168,6 +178,7 @@ class Pager {
   std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
   std::unordered_set<Block*> blocks_;
   std::unordered_set<void*> in_pool_; // addresses that a pool owns
+  std::map<size_t, size_t> pool_segments_; // of pools older than LMS: start -> end
 
   std::map<compat::MempoolId, int> active_pools_; // begun and not ended
   std::atomic<bool> pooling_{false}; // there are any

@@ -4,6 +4,7 @@
 
 #include <torch/csrc/cuda/lms/guard.h>
 #include <torch/csrc/cuda/lms/lock.h>
+#include <torch/csrc/cuda/lms/log.h>
 #include <torch/csrc/cuda/lms/neighbours.h>
 
 #include <c10/cuda/CUDAGuard.h>
@@ -267,12 +268,13 @@ bool Pager::reclaim_neighbours(size_t bytes) {
 }
 
 void Pager::retry(const c10::OutOfMemoryError& error, size_t bytes, int& step, Source& source) {
+  if (reclaim_for(bytes, step, source)) {
+    return;
+  }
+  const char* const op = Guard::current_operator();
+  debug_log("[lms] out of memory: %zu bytes for %s\n", bytes, op ? op : "-");
   TORCH_CHECK_WITH(
-      OutOfMemoryError,
-      reclaim_for(bytes, step, source),
-      error.what_without_backtrace(),
-      " ",
-      account(bytes, Guard::current_operator()));
+      OutOfMemoryError, false, error.what_without_backtrace(), " ", account(bytes, op));
 }
 
 void Pager::served(Source source) {

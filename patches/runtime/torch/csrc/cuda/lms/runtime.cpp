@@ -35,11 +35,10 @@ void Runtime::enable() {
   if (settings.enabled) {
     return;
   }
-  // Nobody saw which streams used what until now.
   const c10::DeviceIndex count = native_->initialized() ? c10::cuda::device_count() : 0;
   for (c10::DeviceIndex device = 0; device < count; ++device) {
     if (c10::cuda::hasPrimaryContext(device)) {
-      pager(device).synchronize();
+      pager(device).enabled();
     }
   }
   settings.enabled = true;

@@ -72,12 +72,24 @@ Slab::Slab(size_t bytes, int node) : size_(rounded(bytes)) {
 }
 
 Slab::~Slab() {
-  // At process exit the driver may be gone: nothing can be done about it then.
-  const cudaError_t error = registered_ ? cudaHostUnregister(data_) : cudaFreeHost(data_);
-  if (error != cudaSuccess) {
+  try {
+    release();
+  } catch (const c10::Error&) {
+    // At process exit the driver may be gone: nothing can be done about it then.
     (void)cudaGetLastError();
-  } else if (registered_) {
+  }
+}
+
+void Slab::release() {
+  if (!data_) {
+    return;
+  }
+  if (registered_) {
+    C10_CUDA_CHECK(cudaHostUnregister(data_));
     unmap();
+  } else {
+    C10_CUDA_CHECK(cudaFreeHost(data_));
+    data_ = nullptr;
   }
 }
 

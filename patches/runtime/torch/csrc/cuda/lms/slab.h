@@ -20,6 +20,9 @@ class Slab {
   Slab& operator=(const Slab&) = delete;
   ~Slab();
 
+  // Unpins it. Throws c10::Error when the driver refuses; it is as it was then.
+  void release();
+
   static size_t rounded(size_t bytes);
 
   char* data() const {

@@ -93,7 +93,7 @@ struct Stats {
     paged_out_bytes.reset_accumulated();
     held_bytes.reset_accumulated();
     page_out_count = page_out_bytes = page_in_count = page_in_bytes = 0;
-    clean_count = adopted = out_of_memory_retries = 0;
+    clean_count = adopted = out_of_memory_retries = clean_violations = 0;
     alloc_distribution.fill(0);
   }
 };

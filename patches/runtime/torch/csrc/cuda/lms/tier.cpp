@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/tier.h>
 
+#include <torch/csrc/cuda/lms/guard.h>
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/runtime.h>
 
@@ -84,7 +85,9 @@ void Tier::beginAllocateToPool(
     std::function<bool(cudaStream_t)> filter) {
   target_->beginAllocateToPool(device, pool, std::move(filter));
   const Lock lock;
-  Runtime::get().pager(device).pool_begins(pool);
+  Pager& pager = Runtime::get().pager(device);
+  pager.pool_begins(pool);
+  Guard::keep_pinned(pager);
 }
 
 void Tier::endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) {
@@ -95,8 +98,12 @@ void Tier::endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) {
 
 void Tier::releasePool(c10::DeviceIndex device, compat::MempoolId pool) {
   target_->releasePool(device, pool);
+  // Graphs share pools: one that goes does not end what another has begun.
+  const bool gone = target_->getPoolUseCount(device, pool) == 0;
   const Lock lock;
-  Runtime::get().pager(device).pool_released(pool);
+  if (gone) {
+    Runtime::get().pager(device).pool_released(pool);
+  }
 }
 
 } // namespace torch::cuda::lms

@@ -7,7 +7,11 @@ namespace torch::cuda::lms {
 Transfer::Transfer() {
   // Non-blocking: the legacy default stream must not wait for transfers.
   C10_CUDA_CHECK(cudaStreamCreateWithFlags(&out_, cudaStreamNonBlocking));
-  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&in_, cudaStreamNonBlocking));
+  const cudaError_t error = cudaStreamCreateWithFlags(&in_, cudaStreamNonBlocking);
+  if (error != cudaSuccess) {
+    (void)cudaStreamDestroy(out_); // the next allocation tries again
+  }
+  C10_CUDA_CHECK(error);
 }
 
 EventRef Transfer::page_out(const HostBuffer& host, const void* device, size_t bytes) {

@@ -1,0 +1,154 @@
+"""Makes each call of a CUDA function fail in turn, and checks what that leaves behind."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch
+from conftest import DEVICE
+from tensors import evict
+
+OUT_OF_MEMORY = 2
+NOT_READY = 600
+UNKNOWN = 999
+
+Values = dict[str, torch.Tensor]
+
+
+class Job:
+    """Work that pages, and that can be done again from the same values."""
+
+    limit = 0  # bytes; 0 is what the device has
+    quick = True
+
+    def tensors(self) -> Values:
+        """What lives across runs."""
+        raise NotImplementedError
+
+    def run(self) -> list[torch.Tensor]:
+        """The work during which calls fail. PyTorch itself copies nothing here."""
+        raise NotImplementedError
+
+    def halfway(self, name: str, value: torch.Tensor) -> list[torch.Tensor]:
+        """What a run that failed may have made of a value, besides what a whole run makes of it."""
+        return []
+
+    def clear(self) -> None:
+        """Gives up what a run has left behind."""
+
+    def prepare(self) -> None:
+        """The last thing before a run."""
+        evict()
+        torch.cuda.set_limit_lms(self.limit)
+
+    def restore(self, values: Values) -> None:
+        self.clear()
+        for name, tensor in self.tensors().items():
+            tensor.copy_(values[name])
+        self.prepare()
+
+
+class Sweep:
+    """A job, and what it does when nothing fails."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.before = _read(job.tensors())
+        job.restore(self.before)
+        self.account = _account()
+        job.restore(self.before)
+        self.results = [tensor.cpu() for tensor in job.run()]
+        job.clear()
+        self.after = _read(job.tensors())
+
+    def calls(self, api: str) -> int:
+        """How often a run without a fault calls the function."""
+        self.job.restore(self.before)
+        DEVICE.reset_counts()
+        self.job.run()
+        calls = DEVICE.count(api)
+        self.job.clear()
+        return calls
+
+    def fail_each(self, api: str, error: int, from_: bool = False, stride: int = 1) -> int:
+        """Runs the job once for each call of `api` (or each stride-th); how many runs raised."""
+        raised = 0
+        for nth in count(1, stride):
+            where = f"{api} fails {'from the' if from_ else 'at'} call {nth}{' on' * from_}"
+            message = self.try_with(where, lambda n=nth: DEVICE.fault(api, n, error, from_))
+            raised += bool(message)
+            if self.called[api] < nth:
+                assert not message, f"nothing failed, and the job raised {message}"
+                return raised
+        raise AssertionError("not reached")
+
+    def try_with(self, where: str, arrange, repair=DEVICE.clear_faults) -> str:
+        """Runs the job with something wrong, and then without; returns the exception's text."""
+        job = self.job
+        job.restore(self.before)
+        DEVICE.clear_races()
+        DEVICE.reset_counts()
+        arrange()
+        results, message = [], ""
+        try:
+            results = job.run()
+        except RuntimeError as error:  # OutOfMemoryError is one
+            message = str(error)
+            assert message, f"{where}: an exception without a message"
+        self.called = DEVICE.counts()
+        repair()
+        if not message:
+            self.expect(where, results, self.results)
+        else:
+            for tensor in job.tensors().values():
+                # A copy that nobody waits for may still write the memory that it gets.
+                torch.ones(tensor.shape, device="cuda")
+        del results
+        job.clear()
+        for name, now in _read(job.tensors()).items():
+            possible = [self.after[name]]
+            if message:
+                possible += [self.before[name], *job.halfway(name, self.before[name])]
+            assert any(_same(now, value) for value in possible), f"{where}: {name} is lost"
+        account = _account()
+        assert account == self.account, (
+            f"{where}: what is in use was {self.account} and became {account}"
+        )
+        job.restore(self.before)
+        self.expect(f"{where}, the next run", job.run(), self.results)
+        job.clear()
+        for name, now in _read(job.tensors()).items():
+            assert _same(now, self.after[name]), f"{where}, the next run: {name}"
+        assert DEVICE.races() == [], where
+        return message
+
+    @staticmethod
+    def expect(where, tensors, values):
+        for i, (tensor, value) in enumerate(zip(tensors, values, strict=True)):
+            assert _same(tensor.cpu(), value), f"{where}: result {i} differs"
+
+
+def _read(tensors: Values) -> Values:
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+def _account() -> dict[str, int]:
+    """What is in use once everything idle is paged out: a leak, a lost pin or hold shows."""
+    evict()
+    stats = torch.cuda.lms.stats()
+    names = ("resident_bytes", "paged_out_bytes", "held_bytes", "host_used_bytes")
+    for index in range(2):
+        torch.cuda.lms.reserve_host(0, index)  # a slab that is being pinned is counted then
+    live = DEVICE.live()
+    pinned = sum(torch.cuda.lms.stats(i)["host_bytes"] for i in range(2))
+    return {
+        **{name: stats[name] for name in names},
+        "pinned_bytes": torch.cuda.memory_stats()["pinned_bytes.all.current"],
+        "allocated": torch.cuda.memory_allocated(),
+        "streams": live["streams"],
+        "host bytes unaccounted for": live["host_bytes"] - pinned,
+    }

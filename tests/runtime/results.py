@@ -1,0 +1,20 @@
+"""Results of a piece of code in a form that compares bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+
+def as_bytes(results: Any) -> list[Any]:
+    """The tensors in nested results as type, shape and bytes; all else as it is."""
+
+    def leaf_bytes(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        host = leaf.detach().cpu().contiguous()
+        return host.dtype, tuple(host.shape), host.view(-1).view(torch.uint8).numpy().tobytes()
+
+    return [leaf_bytes(leaf) for leaf in tree_leaves(results)]

@@ -1,0 +1,134 @@
+"""Autograd: what it saves, recomputes and calls, in its own threads."""
+
+import threading
+
+import pytest
+import torch
+from stress import assert_same_bits
+from torch.utils.checkpoint import checkpoint
+from training import WIDTH, gradients, inputs, network
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(reentrant):
+    def run():
+        model, x = network(), inputs().requires_grad_()
+        loss = checkpoint(model, x, use_reentrant=reentrant).square().sum()
+        loss.backward()
+        return loss, x.grad, gradients(model)
+
+    assert_same_bits(run)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        square = x * x
+        ctx.save_for_backward(x, square)
+        ctx.aside = x + 1  # kept past save_for_backward(), as many do
+        return square * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, square = ctx.saved_tensors
+        return gradient * (2 * square + x * (ctx.aside - 1))
+
+
+def test_custom_function():
+    def run():
+        x = inputs().requires_grad_()
+        y = Cube.apply(x)
+        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        return y, first, second
+
+    assert_same_bits(run)
+
+
+def test_hooks():
+    def run():
+        model, seen = network(), []
+        model[0].register_forward_pre_hook(lambda _, args: (args[0] * 2,))
+        model[2].register_forward_hook(lambda _, args, output: output + args[0].mean())
+        model[3].register_full_backward_hook(lambda _, inner, outer: (inner[0] * 2,))
+        model[0].weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+        model[0].bias.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad * 1))
+        model(inputs()).square().sum().backward()
+        return seen, gradients(model)
+
+    assert_same_bits(run)
+
+
+@pytest.mark.parametrize("save", ["own", "save_on_cpu"])
+def test_saved_tensors_hooks(save):
+    def run():
+        hooks = (
+            torch.autograd.graph.save_on_cpu(pin_memory=True)
+            if save == "save_on_cpu"
+            else torch.autograd.graph.saved_tensors_hooks(lambda x: x * 2, lambda x: x / 2)
+        )
+        model = network()
+        with hooks:
+            loss = model(inputs()).square().sum()
+        loss.backward()
+        return loss, gradients(model)
+
+    assert_same_bits(run)
+
+
+def test_backward_passes_of_several_threads():
+    def run():
+        models = [network() for _ in range(3)]
+        losses = [model(inputs()).square().sum() for model in models]
+        threads = [threading.Thread(target=loss.backward) for loss in losses]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return losses, [gradients(model) for model in models]
+
+    assert_same_bits(run)
+
+
+def test_backward_pass_over_two_devices():
+    # Autograd has a thread for each device.
+    def run():
+        x = inputs().requires_grad_()
+        y = (x @ torch.randn(WIDTH, WIDTH).cuda()).relu().to("cuda:1")
+        loss = (y @ torch.randn(WIDTH, WIDTH).to("cuda:1")).square().sum()
+        loss.backward()
+        return loss, x.grad
+
+    assert_same_bits(run)
+
+
+def test_anomaly_mode():
+    def run():
+        model = network()
+        with torch.autograd.detect_anomaly():
+            model(inputs()).square().sum().backward()
+        return gradients(model)
+
+    assert_same_bits(run)
+
+
+def test_anomaly_mode_finds_the_operator():
+    torch.cuda.lms._set_stress(True)
+    x = inputs().sub(100).requires_grad_()
+    with (
+        pytest.raises(RuntimeError, match=r"SqrtBackward0.* returned nan"),
+        torch.autograd.detect_anomaly(),
+    ):
+        (x.sqrt() * 0).sum().backward()
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_without_gradients(mode):
+    def run():
+        with mode():
+            model, x = network(), inputs()
+            for _ in range(3):
+                x = model(x).add_(1)
+            return x
+
+    assert_same_bits(run)

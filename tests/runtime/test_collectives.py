@@ -1,0 +1,38 @@
+"""Collectives: they use memory on streams of their own after the call has returned."""
+
+import ctypes
+
+import torch
+from tensors import evict, is_resident, managed, pattern, raw_address
+
+
+def test_memory_is_not_reused_under_a_collective():
+    """As NCCL does: the input is read on a stream that PyTorch does not hear of."""
+    side = torch.cuda.Stream()
+    device_to_device = 3
+
+    def gather(x: torch.Tensor, out: torch.Tensor) -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        ctypes.CDLL(None).cudaMemcpyAsync(
+            ctypes.c_void_p(raw_address(out)),
+            ctypes.c_void_p(raw_address(x)),
+            ctypes.c_size_t(x.nbytes),
+            device_to_device,
+            ctypes.c_void_p(side.cuda_stream),
+        )
+
+    x, out = managed(pattern(2)), managed(torch.zeros_like(pattern(2)))
+    with torch.library._scoped_library("c10d", "FRAGMENT") as library:
+        library.define("lms_gather(Tensor x, Tensor(a!) out) -> ()")
+        library.impl("lms_gather", gather, "CUDA")
+        torch.ops.c10d.lms_gather(x, out)
+        evict()
+        assert is_resident(x)
+        assert is_resident(out)
+        x.sum()  # the program may read it meanwhile
+        evict()
+        fresh = torch.zeros_like(x)
+        torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, device="cpu"))
+    assert torch.equal(x.cpu(), pattern(2, device="cpu"))
+    assert fresh.sum().item() == 0

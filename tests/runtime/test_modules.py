@@ -1,0 +1,71 @@
+"""Modules that change device or type, and tensors that swap places."""
+
+import pytest
+import torch
+from stress import assert_same_bits
+from tensors import stat
+from torch import nn
+from training import inputs, network
+
+
+@pytest.fixture(params=[False, True], ids=["data", "swap"])
+def conversion(request):
+    """How nn.Module.to() replaces a parameter's memory."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(request.param)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+@pytest.mark.usefixtures("conversion")
+def test_conversions():
+    @torch.no_grad()
+    def run():
+        model, x = network(), inputs()
+        results = [model(x), model.half()(x.half()), model.double()(x.double())]
+        model.cpu().float()
+        model.to(memory_format=torch.contiguous_format).cuda()
+        results.append(model(x))
+        # One after the other: the simulated device knows no peer copy to another type.
+        results.append(model.to("cuda:1").bfloat16()(x.to("cuda:1").bfloat16()))
+        return results, model.state_dict()
+
+    assert_same_bits(run)
+
+
+def test_swap_tensors():
+    def run():
+        one, other = network(), network()
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.utils.swap_tensors(a, b)
+        x = inputs()
+        return one(x), other(x)
+
+    assert_same_bits(run)
+
+
+def test_load_state_dict_with_assign():
+    def run():
+        one, other = network(), network()
+        one.load_state_dict(other.state_dict(), assign=True)
+        with torch.no_grad():
+            other[0].weight.zero_()
+        return one(inputs()), one.state_dict()
+
+    assert_same_bits(run)
+
+
+def test_recurrent_weights_are_not_held():
+    # flatten_parameters() compares their addresses.
+    torch.cuda.set_size_lms(1)
+    lstm = nn.LSTM(32, 32).cuda()
+    lstm.flatten_parameters()
+    assert stat("held_bytes") == 0
+
+
+def test_buffers_that_a_forward_pass_writes():
+    def run():
+        norm = nn.BatchNorm1d(32).cuda()
+        return [norm(inputs()) for _ in range(3)], norm.state_dict()
+
+    assert_same_bits(run)

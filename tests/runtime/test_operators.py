@@ -1,0 +1,119 @@
+"""Operators of other libraries, and kernels that are launched by hand."""
+
+import ctypes
+
+import pytest
+import torch
+from cxx import HERE, compile_cxx
+from stress import assert_same_bits, stress
+from tensors import evict, is_resident, managed, pattern, raw_address
+from training import inputs
+
+
+@pytest.fixture(scope="module")
+def extension_operators(tmp_path_factory):
+    library = tmp_path_factory.mktemp("operator") / "operator.so"
+    link = ("-Wl,--no-as-needed", "-ltorch_cpu")
+    compile_cxx(HERE / "operator.cpp", library, "-shared", "-fPIC", *link)
+    torch.ops.load_library(str(library))
+    return torch.ops.lms_extension
+
+
+def test_operator_in_cxx(extension_operators, device):
+    x = managed(pattern(1))
+    evict()
+    for _ in range(2):  # paged out, and resident
+        address = extension_operators.address(x)
+        first = (ctypes.c_float * 4).from_buffer_copy(device.read(address, 16))
+        assert list(first) == [0, 1, 2, 3]
+    with stress():
+        assert extension_operators.stays(x)
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_operator_in_python():
+    @torch.library.custom_op("lms_python::shift", mutates_args={"x"})
+    def shift(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        scratch = x * by
+        x.add_(by)
+        return scratch - x
+
+    @torch.library.custom_op("lms_python::square", mutates_args=())
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    square.register_autograd(
+        lambda ctx, gradient: 2 * gradient * ctx.saved_tensors[0],
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+
+    def run():
+        x, by = inputs(), inputs()
+        results = [shift(x, by), x]
+        x = inputs().requires_grad_()
+        square(x).sum().backward()
+        return results, x.grad
+
+    assert_same_bits(run)
+
+
+class Launcher:
+    """Launches a kernel as Triton does: by the data_ptr() of its arguments."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def __call__(self, source, result):
+        addresses = [argument.data_ptr() for argument in (source, result)]
+        # Of the launcher's own, between the addresses and the launch.
+        scratch = torch.empty(1 << 20, device="cuda")
+        views = [self.device.host_view(address) for address in addresses]
+        ctypes.memmove(views[1], views[0], source.nbytes)
+        return scratch
+
+
+def test_kernel_launched_by_hand(device):
+    launch = Launcher(device)
+    x = managed(pattern(1))
+    y = managed(torch.zeros_like(x))
+    evict()
+    with stress():
+        launch(x, y)
+        evict()
+        assert is_resident(x)
+        assert is_resident(y), "the kernel may still be running"
+    torch.cuda.lms.release(x, y)
+    evict()
+    assert not is_resident(y)
+    assert torch.equal(y.cpu(), pattern(1, device="cpu"))
+
+
+def test_kernel_launched_by_hand_in_an_operator(device):
+    launch = Launcher(device)
+
+    def copied(x):
+        result = torch.empty_like(x)
+        launch(x, result)
+        return result
+
+    x = managed(pattern(1))
+    evict()
+    with torch.library._scoped_library("lms_kernels", "DEF") as library, stress():
+        library.define("copied(Tensor x) -> Tensor")
+        library.impl("copied", copied, "CUDA")
+        y = torch.ops.lms_kernels.copied(x)
+        evict()
+        assert not is_resident(x), "an operator's end is the kernel's, in stream order"
+    assert torch.equal(y.cpu(), pattern(1, device="cpu"))
+
+
+def test_cxx_past_the_dispatcher():
+    # As resident() and the message of the error have it.
+    x = managed(pattern(1))
+    evict()
+    with pytest.raises(RuntimeError, match=r"torch\.cuda\.lms\.resident"):
+        raw_address(x)
+    with torch.cuda.lms.resident(x):
+        address = raw_address(x)
+        evict()
+        assert raw_address(x) == address

@@ -1,0 +1,30 @@
+"""Mixed precision: autocast's cache of casts, and GradScaler."""
+
+import pytest
+import torch
+from stress import assert_same_bits
+from torch import nn
+from training import inputs, network
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fused", [False, True])
+def test_scaled_steps(dtype, fused):
+    def run():
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+        scaler = torch.amp.GradScaler("cuda", init_scale=4.0, growth_interval=2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype):
+                x = inputs()
+                loss = (model(x) + model(x + 1)).square().mean()
+            scaler.scale(loss).backward()
+            if not fused:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        return loss, model.state_dict(), scaler.state_dict()
+
+    assert_same_bits(run)

@@ -1,0 +1,92 @@
+"""Tensor subclasses and modes."""
+
+import torch
+from stress import assert_same_bits
+from tensors import evict, is_resident, managed, pattern
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from training import inputs, network
+
+
+class Named(torch.Tensor):
+    """Has memory of its own, and overrides functions."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class Pair(torch.Tensor):
+    """Wraps two tensors, and has no memory."""
+
+    @staticmethod
+    def __new__(cls, one, other):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, one.shape, dtype=one.dtype, device=one.device
+        )
+
+    def __init__(self, one, other):
+        self.one = one
+        self.other = other
+
+    def __tensor_flatten__(self):
+        return ["one", "other"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, meta, size, stride):
+        return Pair(inner["one"], inner["other"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        def on(name):
+            def part(value):
+                return getattr(value, name) if isinstance(value, Pair) else value
+
+            return function(*tree_map(part, args), **tree_map(part, kwargs or {}))
+
+        one, other = on("one"), on("other")
+        return Pair(one, other) if isinstance(one, torch.Tensor) else one
+
+
+def test_with_memory_of_its_own():
+    def run():
+        x = inputs().as_subclass(Named)
+        y = (x @ x.t()).softmax(-1) @ x
+        return y.as_subclass(torch.Tensor)
+
+    assert_same_bits(run)
+
+
+def test_wrapper():
+    def run():
+        pair = Pair(inputs(), inputs())
+        result = (pair * 2 + pair).relu_()
+        return result.one, result.other
+
+    assert_same_bits(run)
+
+
+def test_resident_holds_what_is_wrapped():
+    pair = Pair(managed(pattern(1)), managed(pattern(1, start=1)))
+    evict()
+    assert not torch.cuda.lms.is_resident(pair)
+    with torch.cuda.lms.resident(pair):
+        evict()
+        assert is_resident(pair.one)
+        assert is_resident(pair.other)
+    evict()
+    assert not is_resident(pair.one)
+
+
+def test_mode():
+    class Nothing(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    def run():
+        with Nothing():
+            model, x = network(), inputs().requires_grad_()
+            model(x).sum().backward()
+        return x.grad
+
+    assert_same_bits(run)
