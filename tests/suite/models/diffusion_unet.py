@@ -128,5 +128,6 @@ def build(scale: Scale) -> Workload:
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, foreach=False),
         inputs=2,
         requests=size.requests,
-        infer_cap_share=0.7,
+        # The simulated size is little more than one of the 20 MiB that PyTorch takes at a time.
+        infer_cap_share=0.8,
     )
