@@ -11,10 +11,10 @@ CXX_FILES = $$(find patches/runtime tests lmsbuild/data -name '*.cpp' -o -name '
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test mutants lint format clean
+.PHONY: help wheel test mutants sanitizers lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
 	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
@@ -25,6 +25,9 @@ test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of each
 
 mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a disposable LMS torch
 	$(BIN)/python ci/mutants.py $(LMS_PYTHON)
+
+sanitizers: $(VENV)/.installed-dev ## Run the runtime's tests with ASan, UBSan and TSan; LMS_PYTHON as above
+	$(BIN)/python ci/sanitizers.py $(LMS_PYTHON)
 
 lint: $(VENV)/.installed-dev ## Check style and types of everything
 	$(BIN)/ruff check .

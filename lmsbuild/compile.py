@@ -78,11 +78,13 @@ def build_library(
     policy: linkstub.Policy | None,
     log: Path,
     progress: Progress | None = None,
+    sanitize: str = "",
 ) -> Path:
     """Compile and link ``folder``/libtorch_lms.so; the same inputs give the same bytes.
 
     ``policy`` says which systems it shall run on, None just on ones like this. The compiler's
-    output is kept in ``log`` when it fails.
+    output is kept in ``log`` when it fails. ``sanitize`` is for -fsanitize=; such a library keeps
+    its symbols.
 
     Raises:
         CompileError: the runtime does not compile or link, or needs too new a system.
@@ -91,7 +93,8 @@ def build_library(
     """
     _check_abi(tag, inputs.torch)
     files = [*sources(inputs.runtime), linkstub.shim_dir() / "compat.cpp"]
-    command = [*compiler.command, *flags(tag), *_include_flags(inputs), "-c"]
+    instrument = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"] if sanitize else []
+    command = [*compiler.command, *flags(tag), *instrument, *_include_flags(inputs), "-c"]
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(file, folder / f"{file.stem}.o") for file in files]
 
@@ -115,8 +118,9 @@ def build_library(
             raise
     library = folder / LIBRARY
     # In the order of the names, not of completion: the result depends on it.
+    link = _link_command(compiler, inputs, policy, [output for _, output in jobs], library)
     _run(
-        _link_command(compiler, inputs, policy, [output for _, output in jobs], library),
+        [*link, *(instrument or ["-Wl,-s"])],
         f"the runtime does not link within {policy.name} with {compiler.version}"
         if policy
         else f"the runtime does not link with {compiler.version}",
@@ -210,7 +214,6 @@ def _link_command(
         "-Wl,--enable-new-dtags",
         "-Wl,--hash-style=gnu",
         "-Wl,--build-id=none",
-        "-Wl,-s",
         *(
             linkstub.link_arguments(
                 compiler.command, compiler.machine, policy, library.parent / "stubs"

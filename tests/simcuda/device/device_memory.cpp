@@ -1,4 +1,5 @@
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,16 +8,18 @@
 
 #include "memory.h"
 
+extern "C" void __tsan_init() __attribute__((weak));
+
 namespace simcuda {
 namespace {
 
 // Device d owns the addresses [kArenaBase + d * kArenaStride, + kArenaSize); its bytes are
-// kViewOffset above. The numbers only have to stay clear of where Linux maps programs, heaps and
-// libraries.
-constexpr uintptr_t kArenaBase = 0x300000000000;
-constexpr uintptr_t kArenaStride = uintptr_t{1} << 40;
+// kViewOffset below. The numbers only have to stay clear of where Linux maps programs, heaps and
+// libraries, and the sanitizers what they know of each byte.
+constexpr uintptr_t kArenaBase = 0x490000000000;
+constexpr uintptr_t kArenaStride = uintptr_t{1} << 39;
 constexpr size_t kArenaSize = size_t{1} << 38;
-constexpr uintptr_t kViewOffset = uintptr_t{1} << 44;
+constexpr uintptr_t kViewOffset = uintptr_t{1} << 43;
 
 constexpr size_t kSmallPage = 4096;
 constexpr size_t kSmallAllocation = 1u << 20; // up to here, small pages
@@ -30,7 +33,13 @@ uintptr_t arena_begin(int device) {
 }
 
 void* view_of(uintptr_t address) {
-  return reinterpret_cast<void*>(address + kViewOffset);
+  return reinterpret_cast<void*>(address - kViewOffset);
+}
+
+// Not mmap(): ThreadSanitizer's refuses these addresses.
+bool map_at(void* address, size_t size, int protection, int flags, int file = -1, off_t from = 0) {
+  const long got = syscall(SYS_mmap, address, size, protection, flags, file, from);
+  return got == static_cast<long>(reinterpret_cast<intptr_t>(address));
 }
 
 size_t round_up(size_t size, size_t unit) {
@@ -57,15 +66,10 @@ bool DeviceMemory::map_arena(int device) {
   if (arena_mapped_[device])
     return true;
   const uintptr_t begin = arena_begin(device);
-  for (uintptr_t at : {begin, begin + kViewOffset}) {
-    void* got = mmap(
-        reinterpret_cast<void*>(at),
-        kArenaSize,
-        PROT_NONE,
-        kArenaFlags | MAP_FIXED_NOREPLACE,
-        -1,
-        0);
-    if (got != reinterpret_cast<void*>(at)) {
+  // ThreadSanitizer has mapped, inaccessible, what it thinks that nobody needs.
+  const int flags = kArenaFlags | (__tsan_init ? MAP_FIXED : MAP_FIXED_NOREPLACE);
+  for (void* at : {reinterpret_cast<void*>(begin), view_of(begin)}) {
+    if (!map_at(at, kArenaSize, PROT_NONE, flags)) {
       std::perror("simcuda: cannot reserve the addresses of a device");
       return false;
     }
@@ -116,7 +120,7 @@ cudaError_t DeviceMemory::free(uintptr_t address) {
     return cudaErrorInvalidValue;
   const Block block = it->second;
   take_block(address, block.size);
-  mmap(view_of(address), block.size, PROT_NONE, kArenaFlags | MAP_FIXED, -1, 0);
+  map_at(view_of(address), block.size, PROT_NONE, kArenaFlags | MAP_FIXED);
   used_[block.device] -= block.size;
   blocks_.erase(it);
   address_ranges_.erase(address);
@@ -175,14 +179,14 @@ cudaError_t DeviceMemory::map(uintptr_t address, size_t size, size_t offset, uin
   auto it = physical_.find(handle);
   if (it == physical_.end() || offset + size > it->second.size)
     return cudaErrorInvalidValue;
-  void* got = mmap(
+  const bool mapped = map_at(
       view_of(address),
       size,
       PROT_READ | PROT_WRITE,
       MAP_SHARED | MAP_FIXED,
       it->second.file,
       static_cast<off_t>(offset));
-  if (got == MAP_FAILED)
+  if (!mapped)
     return cudaErrorMemoryAllocation;
   ++it->second.references;
   blocks_[address] = {size, it->second.device, handle};
@@ -199,7 +203,7 @@ cudaError_t DeviceMemory::unmap(uintptr_t address, size_t size) {
     it = blocks_.erase(it);
   }
   take_block(address, size);
-  mmap(view_of(address), size, PROT_NONE, kArenaFlags | MAP_FIXED, -1, 0);
+  map_at(view_of(address), size, PROT_NONE, kArenaFlags | MAP_FIXED);
   return cudaSuccess;
 }
 
@@ -267,7 +271,7 @@ bool DeviceMemory::accessible(uintptr_t address, size_t size) const {
 
 char* DeviceMemory::host_view(const void* pointer) const {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return reinterpret_cast<char*>(device_of(address) < 0 ? address : address + kViewOffset);
+  return reinterpret_cast<char*>(device_of(address) < 0 ? address : address - kViewOffset);
 }
 
 } // namespace simcuda

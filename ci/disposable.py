@@ -1,0 +1,105 @@
+"""An interpreter whose torch has LMS, and whose libtorch_lms.so may be replaced by others."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from lmsbuild import compile
+from lmsbuild.cache import default_cache
+from lmsbuild.download import Target
+from lmsbuild.graft import fetch_headers
+from lmsbuild.registry import load_registry
+from lmsbuild.toolchain import find_compiler
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNTIME = ROOT / "patches" / "runtime"
+SOURCES = "torch/csrc/cuda/lms"
+
+
+class DisposableTorch:
+    """The torch of an interpreter; its true library is put back at the end of a ``with`` block."""
+
+    def __init__(self, python: str) -> None:
+        # Without a GPU's libraries torch cannot be imported here.
+        ask = (
+            "import importlib.util as u, runpy;"
+            "p = u.find_spec('torch').submodule_search_locations[0];"
+            "print(p, runpy.run_path(p + '/version.py')['__version__'])"
+        )
+        told = subprocess.run([python, "-c", ask], check=True, stdout=subprocess.PIPE, text=True)
+        folder, release = told.stdout.split()
+        torch = Path(folder)
+        self._tag = load_registry().get(release.split("+")[0])
+        self._compiler = find_compiler("x86_64")
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        target = Target(architecture="x86_64", python=version)
+        headers = fetch_headers(self._tag, target, default_cache(), lambda *_: None)
+        self._torch = torch
+        self._cuda = tuple(found.path for found in headers.values())
+        self.library = torch / "lib" / compile.LIBRARY
+
+    def __enter__(self) -> DisposableTorch:
+        self._folder = tempfile.TemporaryDirectory()
+        self.work = Path(self._folder.name)
+        shutil.copy(self.library, self.work / "true.so")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._replace(self.work / "true.so")
+        self._folder.cleanup()
+
+    def install(self, runtime: Path, *, sanitize: str = "") -> Path:
+        """Compile the runtime into the torch; returns the library."""
+        inputs = compile.Inputs(torch=self._torch, cuda=self._cuda, runtime=runtime)
+        built = compile.build_library(
+            self._tag,
+            self._compiler,
+            inputs,
+            self.work / "objects",
+            policy=None,
+            log=self.work / "log",
+            sanitize=sanitize,
+        )
+        self._replace(built)
+        return self.library
+
+    def install_with(self, bug: dict[str, str], *, sanitize: str = "") -> Path:
+        """Compile a copy of the runtime that has the bug into the torch; returns the copy."""
+        runtime = self.work / "runtime"
+        shutil.rmtree(runtime, ignore_errors=True)
+        shutil.copytree(RUNTIME, runtime)
+        plant(bug, runtime / SOURCES)
+        self.install(runtime, sanitize=sanitize)
+        return runtime
+
+    def _replace(self, library: Path) -> None:
+        self.library.unlink(missing_ok=True)
+        shutil.copy(library, self.library)
+
+
+def load_bugs(name: str) -> list[dict[str, str]]:
+    """The bugs of a file beside this one; see mutants.toml."""
+    return tomllib.loads((Path(__file__).parent / name).read_text())["mutant"]
+
+
+def plant(bug: dict[str, str], sources: Path) -> None:
+    file = sources / bug["file"]
+    text = file.read_text()
+    if text.count(bug["find"]) != 1:
+        sys.exit(f"{bug['name']}: the text to find stands not once in {file.name}")
+    file.write_text(text.replace(bug["find"], bug["replace"]))
