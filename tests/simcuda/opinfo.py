@@ -30,15 +30,13 @@ def sweep(device: Any, names: list[str], lms: bool) -> dict[str, Any]:
     A failure is a result that differs from the CPU's, an error that the CPU's run does not raise,
     or a race. With `lms`, everything that no operator uses is paged out at each allocation.
     """
-    import itertools
     import warnings
 
     import torch
+    from samples import choose_dtype, evaluate, samples
     from torch.testing._internal.common_methods_invocations import op_db
-    from torch.utils._pytree import tree_flatten, tree_map
 
     warnings.simplefilter("ignore")
-    samples_per_operator = 4
     # Operators that draw random numbers, or leave memory uninitialised: only shapes can be equal.
     unpredictable = (
         "bernoulli", "cauchy", "dropout", "empty", "exponential", "fractional_max_pool",
@@ -46,55 +44,17 @@ def sweep(device: Any, names: list[str], lms: bool) -> dict[str, Any]:
         "uniform",
     )  # fmt: skip
 
-    def tensors(values: Any) -> list[torch.Tensor]:
-        return [v for v in tree_flatten(values)[0] if isinstance(v, torch.Tensor)]
-
-    def moved(tensor: torch.Tensor, kind: str) -> torch.Tensor:
-        """The tensor elsewhere, the same view of the same storage when that can be told."""
-        detached = tensor.detach()
-        if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
-            return detached.to(kind)
-        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-        base = detached.as_strided((elements,), (1,), 0).to(kind, copy=True)
-        return base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-
-    def on(kind: str, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return moved(value, kind).requires_grad_(value.requires_grad)
-        if isinstance(value, torch.device):
-            return torch.device(kind)
-        return kind if isinstance(value, str) and value == "cpu" else value
-
-    def evaluate(op: Any, sample: Any, kind: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        arguments, keywords, first = tree_map(
-            lambda value: on(kind, value), (sample.args, sample.kwargs, sample.input)
-        )
-        torch.manual_seed(1)
-        outputs = tensors(op(first, *arguments, **keywords))
-        if not op.supports_autograd or dtype != torch.float32:
-            return outputs
-        inputs = [t for t in tensors((first, arguments, keywords)) if t.requires_grad]
-        roots = [t for t in outputs if t.requires_grad]
-        if not inputs or not roots:
-            return outputs
-        sums = [t.abs().sum() if t.is_complex() else t.sum() for t in roots]
-        gradients = torch.autograd.grad(sums, inputs, allow_unused=True)
-        return outputs + [g for g in gradients if g is not None]
-
     def check(op: Any) -> str:
-        dtype = torch.float32 if torch.float32 in op.dtypes else next(iter(op.dtypes), None)
+        dtype = choose_dtype(op, "cpu")
         if dtype is None:
             return "skip: no dtype"
-        torch.manual_seed(0)
-        gradient = op.supports_autograd and dtype == torch.float32
         try:
-            generator = op.sample_inputs("cpu", dtype, requires_grad=gradient)
-            samples = list(itertools.islice(generator, samples_per_operator))
+            inputs = samples(op, dtype)
         except Exception as error:
             return f"skip: no samples: {type(error).__name__}"
         random = any(word in op.name for word in unpredictable)
         compared = 0
-        for sample in samples:
+        for sample in inputs:
             try:
                 expected = evaluate(op, sample, "cpu", dtype)
             except Exception:
