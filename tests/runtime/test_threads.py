@@ -123,3 +123,39 @@ def test_streams_of_their_own():
 
 def test_one_default_stream():
     judge(run_sim(shared_tensors, 4, 30, TIMEOUT - 20, False, devices=2, timeout=TIMEOUT))
+
+
+def known_to_python(device, seconds):
+    import faulthandler
+    import threading
+
+    import torch
+
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    done = threading.Event()
+
+    def page_out():
+        while not done.is_set():
+            torch.cuda.reclaim_inactive()
+
+    thread = threading.Thread(target=page_out)
+    thread.start()
+    rows = torch.arange(4096, dtype=torch.int32)
+    wrong = 0
+    for i in range(4000):
+        tensor = (rows + i).cuda() + 1
+        tensor.untyped_storage()  # the Python object lives as long as the storage
+        if i % 100 == 0:
+            wrong += not torch.equal(tensor.cpu(), rows + i + 1)
+        del tensor
+    done.set()
+    thread.join()
+    faulthandler.cancel_dump_traceback_later()
+    return wrong, device.races()
+
+
+def test_storages_with_a_python_object_die_while_they_are_paged_out():
+    # Whoever drops the last reference of C++ to such a storage takes the GIL.
+    assert run_sim(known_to_python, 60, timeout=TIMEOUT) == [0, []]

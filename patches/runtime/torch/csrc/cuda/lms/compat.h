@@ -7,6 +7,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/version.h>
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #define LMS_TORCH_AT_LEAST(minor) \
@@ -58,6 +60,45 @@ inline void forbid_access(c10::StorageImpl& storage) {
 inline void allow_access(c10::StorageImpl& storage) {
   set_access_flags(storage, false);
 }
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+using StrongStorage = c10::intrusive_ptr<c10::StorageImpl>;
+
+// A strong reference for a moment, under the LMS mutex; null for a storage that
+// is dying. Where storages know of their Python objects (a few releases before
+// 2.11), null also when that is its only owner: WeakStorage::lock() takes the
+// GIL then, and whoever has the GIL may wait for the mutex.
+#if LMS_TORCH_AT_LEAST(11)
+template <auto Count>
+struct ReferenceCount {
+  friend std::atomic<uint64_t>& reference_count(c10::StorageImpl& storage) {
+    return storage.*Count;
+  }
+};
+template struct ReferenceCount<&c10::intrusive_ptr_target::combined_refcount_>;
+std::atomic<uint64_t>& reference_count(c10::StorageImpl& storage);
+
+inline StrongStorage lock(const WeakStorage& weak) {
+  auto* const storage = weak._unsafe_get_target();
+  std::atomic<uint64_t>& count = reference_count(*storage);
+  uint64_t seen = count.load(std::memory_order_relaxed);
+  do {
+    const auto references = c10::detail::refcount(seen);
+    if (references == 0 || (references == 1 && c10::detail::has_pyobject(seen))) {
+      return {};
+    }
+  } while (!count.compare_exchange_weak(
+      seen,
+      seen + c10::detail::kReferenceCountOne,
+      std::memory_order_acquire,
+      std::memory_order_relaxed));
+  return StrongStorage::reclaim(storage);
+}
+#else
+inline StrongStorage lock(const WeakStorage& weak) {
+  return weak.lock();
+}
+#endif
 
 // A stream that the user made and may destroy (torch.cuda.ExternalStream). Its
 // id is the handle; the ids of PyTorch's own streams are odd, and 0 is the

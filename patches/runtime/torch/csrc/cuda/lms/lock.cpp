@@ -28,21 +28,21 @@ Lock::Lock() {
 }
 
 Lock::~Lock() {
-  // Dropping a storage may free blocks, and freeing a block may run callbacks
-  // that free more.
   Shared& s = shared();
-  while (!s.storages.empty() || !s.blocks.empty()) {
-    std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
-    storages.swap(s.storages);
-    storages.clear();
+  // Freeing a block may run callbacks that free more.
+  while (!s.blocks.empty()) {
     std::vector<Block*> blocks;
     blocks.swap(s.blocks);
     for (Block* block : blocks) {
       Pager::free(block);
     }
   }
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+  storages.swap(s.storages);
   t_held = false;
   s.mutex.unlock();
+  // Only now: what is dropped may be a storage's last reference but that of its
+  // Python object, which takes the GIL.
 }
 
 bool Lock::held() {

@@ -18,7 +18,8 @@ struct Block;
 //
 // Freeing a storage needs the mutex, and a thread that holds it can cause one
 // to be freed (it drops the last reference; the native allocator runs a
-// callback that frees). Such blocks and references wait until the unlock.
+// callback that frees). Such blocks wait until the unlock, and references are
+// dropped after it: a storage that Python knows takes the GIL then.
 class Lock {
  public:
   Lock();

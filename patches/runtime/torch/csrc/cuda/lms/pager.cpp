@@ -217,7 +217,7 @@ HostBuffer Pager::take_host(size_t bytes) {
 
 Pager::Outcome Pager::page_out(Block& block) {
   policy_.remove(block);
-  auto storage = block.owner ? block.owner->lock() : c10::intrusive_ptr<c10::StorageImpl>();
+  auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
   if (!storage) {
     return Outcome::Gone; // dying: its deleter waits for the mutex
   }
