@@ -38,12 +38,14 @@ def test_what_a_captured_region_uses_stays():
 def test_a_pool_that_others_use_goes_on():
     # A graph that goes gives up its share of a pool, perhaps while another one allocates there.
     pool = torch.cuda.MemPool()
-    begin = getattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool", None)
-    (begin or torch._C._cuda_beginAllocateToPool)(0, pool.id)  # its name up to 2.6
+    old = not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool")  # up to 2.6
+    begin = "_cuda_beginAllocateToPool" if old else "_cuda_beginAllocateCurrentThreadToPool"
+    end = "_cuda_endAllocateCurrentStreamToPool" if old else "_cuda_endAllocateToPool"
+    getattr(torch._C, begin)(0, pool.id)
     torch._C._cuda_releasePool(0, pool.id)
     x = managed(pattern(1))
     evict()
-    torch._C._cuda_endAllocateToPool(0, pool.id)
+    getattr(torch._C, end)(0, pool.id)
     assert is_resident(x)
     assert torch.cuda.lms.stats()["page_out_count"] == 0
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
