@@ -34,15 +34,15 @@ def whole_device() -> None:
 def test_neighbours_are_paged_out():
     tensors = fill()
     rows = sorted(tensors, key=lambda t: torch._C.TensorBase.data_ptr(t))
-    # Idle: the first and last, which are older, and two that lie side by side.
-    idle = [rows[0], rows[6], rows[7], rows[14]]
+    # Idle: two that lie side by side, and others that do not, two of them in one segment.
+    idle = [rows[0], rows[2], rows[6], rows[7], rows[14]]
     kept = [t for t in tensors if not any(t is other for other in idle)]
     before, moved = sources(), stat("page_out_bytes")
     with torch.cuda.lms.resident(*kept):
         wide = torch.full((floats(8),), 7.0, device="cuda")
         assert served_by(before) == {"reclaim_fragments": 1}
         assert stat("page_out_bytes") - moved == 8 * MIB
-        assert [torch.cuda.lms.is_resident(t) for t in idle] == [True, False, False, True]
+        assert [torch.cuda.lms.is_resident(t) for t in idle] == [True, True, False, False, True]
     assert (wide.cpu() == 7).all()
     assert all((t.cpu() == float(i)).all() for i, t in enumerate(tensors))
 
@@ -64,8 +64,11 @@ def test_storages_of_another_stream_are_no_neighbours():
     with torch.cuda.stream(other):
         tensors = fill()
     other.synchronize()
-    # Their segments serve the other stream only, until they are empty.
+    # Their segments serve the other stream only, until they are empty: first as many bytes go,
+    # and then everything.
+    before = stat("out_of_memory_retries")
     wide = torch.full((floats(8),), 7.0, device="cuda")
+    assert stat("out_of_memory_retries") - before == 2
     assert (wide.cpu() == 7).all()
     assert all((t.cpu() == float(i)).all() for i, t in enumerate(tensors))
 
