@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -90,6 +91,11 @@ class DisposableTorch:
     def _replace(self, library: Path) -> None:
         self.library.unlink(missing_ok=True)
         shutil.copy(library, self.library)
+
+
+def environment(runtime: Path) -> dict[str, str]:
+    """For the runtime's tests: they compile against this runtime's headers."""
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMS_RUNTIME": str(runtime)}
 
 
 def load_bugs(name: str) -> list[dict[str, str]]:

@@ -8,12 +8,11 @@ each mutant's, and by the true one at the end. Exits 1 if a bug is not seen.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from disposable import ROOT, DisposableTorch, load_bugs
+from disposable import ROOT, DisposableTorch, environment, load_bugs
 
 SECONDS = 300  # a deadlock is a bug that was seen
 
@@ -36,9 +35,10 @@ def main(python: str, wanted: list[str]) -> int:
 def fails(python: str, test: str, runtime: Path) -> bool:
     path = ROOT / "tests" / "runtime" / test
     command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMS_RUNTIME": str(runtime)}
     try:
-        done = subprocess.run(command, capture_output=True, timeout=SECONDS, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, timeout=SECONDS, env=environment(runtime)
+        )
     except subprocess.TimeoutExpired:
         return True
     return done.returncode not in (0, 5)  # 5: no test ran

@@ -10,7 +10,6 @@ that is instrumented. With --self-test, each bug of sanitizers.toml must be repo
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from disposable import ROOT, RUNTIME, DisposableTorch, load_bugs
+from disposable import ROOT, RUNTIME, DisposableTorch, environment, load_bugs
 
 from lmsbuild import compile, elf
 
@@ -60,13 +59,13 @@ def preload(library: Path) -> str:
 def check(python: str, library: Path, tests: list[str], runtime: Path) -> tuple[int, list[str]]:
     """pytest's exit code, and the reports that name the library."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMS_RUNTIME": str(runtime)}
-        environment["LD_PRELOAD"] = preload(library)
+        variables = environment(runtime)
+        variables["LD_PRELOAD"] = preload(library)
         for name, options in OPTIONS.items():
-            environment[name] = f"{options}:{FRAMES}:log_path={folder}/{name}"
+            variables[name] = f"{options}:{FRAMES}:log_path={folder}/{name}"
         # UBSan writes to stderr whatever log_path says: pytest must not keep that.
         command = [python, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *tests]
-        done = subprocess.run(command, env=environment, timeout=SECONDS, capture_output=True)
+        done = subprocess.run(command, env=variables, timeout=SECONDS, capture_output=True)
         texts = [path.read_text(errors="replace") for path in Path(folder).iterdir()]
     text = "\n".join([*texts, done.stderr.decode(errors="replace")])
     if done.returncode:

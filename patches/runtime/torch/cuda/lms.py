@@ -136,6 +136,13 @@ def _size(value, name):
     return value
 
 
+def _set_bytes(name, value):
+    library = _load()
+    if library is not None:
+        _check(getattr(library, "lms_set_" + name)(value))
+    _settings[name] = value
+
+
 def set_enabled_lms(enable):
     r"""Turns Large Model Support on or off, for all devices of this process.
 
@@ -177,11 +184,7 @@ def set_limit_lms(limit):
             0 = automatic, 95 % of what the process can get, for all that
             PyTorch allocates.
     """
-    limit = _size(limit, "limit")
-    library = _load()
-    if library is not None:
-        _check(library.lms_set_limit(limit))
-    _settings["limit"] = limit
+    _set_bytes("limit", _size(limit, "limit"))
 
 
 def get_limit_lms():
@@ -195,11 +198,7 @@ def set_size_lms(size):
     Args:
         size (int): bytes; 1 MiB at the start.
     """
-    size = _size(size, "size")
-    library = _load()
-    if library is not None:
-        _check(library.lms_set_size(size))
-    _settings["size"] = size
+    _set_bytes("size", _size(size, "size"))
 
 
 def get_size_lms():
@@ -216,11 +215,7 @@ def set_host_limit_lms(limit):
     Args:
         limit (int): bytes; 0 = what the machine, or the container, has left.
     """
-    limit = _size(limit, "limit")
-    library = _load()
-    if library is not None:
-        _check(library.lms_set_host_limit(limit))
-    _settings["host_limit"] = limit
+    _set_bytes("host_limit", _size(limit, "limit"))
 
 
 def get_host_limit_lms():
@@ -497,15 +492,16 @@ def _guard_addresses():
         torch.Tensor.data_ptr = _guarded_data_ptr(torch.Tensor.data_ptr)
         storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
         storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
+        storage.resize_ = _resident_resize(storage.resize_)
         for name in _STORAGE_METHODS:
-            setattr(storage, name, _resident_method(getattr(storage, name)))
+            setattr(storage, name, _as_operator(getattr(storage, name)))
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             if hasattr(torch._C, name):
                 setattr(torch._C, name, takes_address(getattr(torch._C, name)))
         # Its kernels are no operators.
         name = "_cuda_jiterator_compile_and_launch_kernel"
         if hasattr(torch._C, name):
-            setattr(torch._C, name, _resident_call(getattr(torch._C, name)))
+            setattr(torch._C, name, _as_operator(getattr(torch._C, name)))
         # A C interface that asks nobody: consumers fall back to __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
@@ -522,35 +518,39 @@ _STORAGE_METHODS = (
     "_write_file",
     "copy_",
     "fill_",
-    "resize_",
 )
 
 
-def _resident_method(function):
+def _storages_in(values):
+    for value in values:
+        if isinstance(value, torch.UntypedStorage):
+            yield value
+        elif isinstance(value, torch.Tensor):
+            yield from _storages((value,))
+        elif isinstance(value, (list, tuple)):
+            yield from _storages_in(value)
+
+
+def _as_operator(function):
+    """Makes one operator of a function that is none, on the storages that it is given."""
+
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        values = args + tuple(kwargs.values())
-        storages = [v for v in values if isinstance(v, torch.UntypedStorage)]
-        with _region_of(storages):
-            result = function(*args, **kwargs)
-        # resize_() copies into new memory, which was no input.
-        with _region_of(storages):
-            return result
+        with _region_of(_storages_in(args + tuple(kwargs.values()))):
+            return function(*args, **kwargs)
 
     return wrapper
 
 
-def _resident_call(function):
-    """For a function of tensors, or lists of them, that is no operator."""
+def _resident_resize(function):
+    resize = _as_operator(function)
 
     @functools.wraps(function)
-    def wrapper(*args):
-        tensors = []
-        for value in args:
-            values = value if isinstance(value, (list, tuple)) else (value,)
-            tensors.extend(v for v in values if isinstance(v, torch.Tensor))
-        with _region_of(_storages(tensors)):
-            return function(*args)
+    def wrapper(storage, *args, **kwargs):
+        result = resize(storage, *args, **kwargs)
+        # It copied into new memory, which was no input.
+        with _region_of([storage]):
+            return result
 
     return wrapper
 

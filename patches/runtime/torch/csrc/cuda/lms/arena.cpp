@@ -3,8 +3,6 @@
 #include <torch/csrc/cuda/lms/budget.h>
 #include <torch/csrc/cuda/lms/host.h>
 
-#include <c10/cuda/CUDAGuard.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -35,8 +33,7 @@ int node_of(c10::DeviceIndex device) {
 } // namespace
 
 Arena::Arena(c10::DeviceIndex device, const Settings& settings)
-    : device_(device),
-      settings_(settings),
+    : settings_(settings),
       node_(node_of(device)),
       pinner_(device, node_),
       by_node_(host::nodes(), 0) {}
@@ -99,12 +96,7 @@ size_t Arena::trim() {
       continue;
     }
     slab->second->release();
-    auto sized = by_size_.equal_range(size);
-    by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
-      return e.second == range->first;
-    }));
-    free_.erase(range);
-    free_bytes_ -= size;
+    forget(range);
     released += size;
     pinned_.add(-static_cast<int64_t>(size));
     for (size_t node = 0; node < by_node_.size(); ++node) {
@@ -145,14 +137,6 @@ bool Arena::fit(size_t bytes, HostBuffer& buffer) {
 }
 
 void Arena::insert(char* data, size_t size) {
-  free_bytes_ += size;
-  const auto forget = [this](std::map<char*, size_t>::iterator range) {
-    auto sized = by_size_.equal_range(range->second);
-    by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
-      return e.second == range->first;
-    }));
-    return free_.erase(range);
-  };
   // Two slabs may touch by chance; a buffer must not span them, because each
   // is unpinned by itself.
   auto next = free_.lower_bound(data);
@@ -170,6 +154,16 @@ void Arena::insert(char* data, size_t size) {
   }
   free_.emplace(data, size);
   by_size_.emplace(size, data);
+  free_bytes_ += size;
+}
+
+Arena::Range Arena::forget(Range range) {
+  auto sized = by_size_.equal_range(range->second);
+  by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
+    return e.second == range->first;
+  }));
+  free_bytes_ -= range->second;
+  return free_.erase(range);
 }
 
 void Arena::add(std::unique_ptr<Slab> slab) {

@@ -68,8 +68,11 @@ class Arena {
     EventRef copied;
   };
 
+  using Range = std::map<char*, size_t>::iterator; // of free_
+
   bool fit(size_t bytes, HostBuffer& buffer);
   void insert(char* data, size_t size);
+  Range forget(Range range); // returns the next one
   void add(std::unique_ptr<Slab> slab);
   void grow(size_t bytes);
   void pin(size_t bytes);
@@ -87,7 +90,6 @@ class Arena {
   static constexpr size_t kSmallestSlab = size_t(8) << 20; // bytes
   static constexpr size_t kLargestSlab = size_t(512) << 20; // bytes
 
-  const c10::DeviceIndex device_;
   const Settings& settings_;
   const int node_; // of the device; -1 unknown
   std::map<char*, std::unique_ptr<Slab>> slabs_; // by start

@@ -15,7 +15,6 @@ namespace torch::cuda::lms::host {
 namespace {
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
-constexpr size_t kHugePage = size_t(2) << 20; // bytes
 
 // The number in a file that holds nothing else; `none` for "max" or no file.
 size_t number_in(const std::string& path, size_t none) {

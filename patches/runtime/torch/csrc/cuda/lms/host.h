@@ -8,6 +8,8 @@
 // in front of these paths; tests put a folder there.
 namespace torch::cuda::lms::host {
 
+constexpr size_t kHugePage = size_t(2) << 20; // bytes
+
 // Bytes that the process can still take before the machine, or the memory
 // cgroup that it is in (a container's limit), has to kill something.
 size_t available_bytes(const std::string& root = "");

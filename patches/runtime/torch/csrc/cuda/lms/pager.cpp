@@ -405,23 +405,20 @@ void Pager::bring(Block& block, c10::cuda::CUDAStream stream) {
   if (captured && !block.exported) {
     // The graph replays this address.
     const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
-    mark_exported(block);
+    keep(block);
   }
 }
 
-void Pager::mark_exported(Block& block) {
+void Pager::keep(Block& block) {
+  if (block.exported) {
+    return;
+  }
   if (!block.held()) {
     stats_.held_bytes.add(static_cast<int64_t>(block.size));
   }
   policy_.used(block);
   block.exported = true;
   wrote(block); // whoever has the address may write where no operator shows it
-}
-
-void Pager::keep(Block& block) {
-  if (!block.exported) {
-    mark_exported(block);
-  }
 }
 
 void Pager::wrote(Block& block) {
@@ -518,7 +515,7 @@ void Pager::export_address(Block& block, c10::cuda::CUDAStream stream) {
   pin(block);
   try {
     bring(block, stream);
-    mark_exported(block);
+    keep(block);
   } catch (...) {
     unpin(block);
     throw;

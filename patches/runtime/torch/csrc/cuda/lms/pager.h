@@ -144,7 +144,6 @@ class Pager {
   void page_in(Block& block);
   void order(Block& block, cudaStream_t stream, bool captured);
   void permit(Block& block);
-  void mark_exported(Block& block);
   void finish_collectives();
   void free_memory(Block& block);
   void wait_for_uses(Block& block);

@@ -170,7 +170,6 @@ int Pager::make_room(size_t bytes) {
         settings_.limit ? static_cast<size_t>(stats_.resident_bytes.current) : allocated_bytes();
     if (in_use + request <= limit) {
       if (in_use + request > limit - limit / 8) {
-        const c10::cuda::CUDAGuard guard(device_);
         arena_.prepare(); // so that the first page-out finds memory
       }
       return count;

@@ -14,7 +14,7 @@ namespace torch::cuda::lms {
 
 namespace {
 
-constexpr size_t kHugePage = size_t(2) << 20; // bytes
+using host::kHugePage;
 constexpr size_t kPage = 4096; // bytes, the smallest there is
 constexpr size_t kPart = size_t(32) << 20; // bytes that are worth a thread
 constexpr size_t kThreads = 8;
