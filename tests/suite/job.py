@@ -33,6 +33,7 @@ class Job:
     cap_bytes: int = 0  # of set_per_process_memory_fraction; 0 = none
     lms: bool = False
     limit_bytes: int = 0  # of set_limit_lms; 0 = automatic
+    expandable_segments: bool = False  # the allocator's setting
     enable_late: bool = False  # LMS on after the model is on the device, not before
     measure_operators: bool = False
 
@@ -58,6 +59,7 @@ class Report:
     peak_reserved_bytes: int = 0
     page_out_bytes: int = 0
     page_in_bytes: int = 0
+    out_of_memory_caught: int = 0  # operators that went on without memory that they asked for
     pinned_peak_bytes: int = 0  # the most that one operator used at once
     resident_peak_bytes: int = 0  # the most that LMS had on the device
     pinned_blocks: int = 0  # still pinned when no operator runs

@@ -114,6 +114,7 @@ class Lms:
         return {
             "page_out_bytes": stats["page_out_bytes"],
             "page_in_bytes": stats["page_in_bytes"],
+            "out_of_memory_caught": stats["out_of_memory_caught"],
             "pinned_blocks": torch.cuda.memory_stats()["pinned.all.current"],
             "pinned_peak_bytes": torch.cuda.memory_stats()["pinned_bytes.all.peak"],
             "resident_peak_bytes": stats["resident_bytes_peak"],
@@ -161,6 +162,8 @@ def work(job: Job, races: Callable[[], tuple[str, ...]]) -> Report:
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
+    if job.expandable_segments:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     if job.cap_bytes:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(job.cap_bytes / total)

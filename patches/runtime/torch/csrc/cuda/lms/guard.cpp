@@ -9,6 +9,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -34,6 +35,13 @@ struct Frame {
   size_t first_pin; // of those that it and what it calls made
 };
 
+// The last request of the outermost operator that failed.
+struct Refusal {
+  Pager* pager = nullptr; // null: there was none
+  size_t bytes = 0;
+  int exceptions = 0; // in flight before
+};
+
 // What this thread is in the middle of.
 struct Thread {
   std::vector<Frame> frames; // the operators begun
@@ -42,6 +50,7 @@ struct Thread {
   const char* name = nullptr; // of the outermost one
   std::vector<Pin> pins; // undone at the end of the outermost opaque one, or of a composite
   std::string failure; // why an input could not be paged in
+  Refusal refusal;
 };
 
 Thread& thread() {
@@ -221,6 +230,7 @@ void end() {
   }
   if (frame.kind == Operator::Kind::Opaque && --self.depth == 0) {
     self.name = nullptr;
+    self.refusal = {};
   }
   if (self.depth == 0) {
     self.failure.clear();
@@ -248,8 +258,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
+// Whether the operator ends although a request of it failed: nothing is thrown.
+void check_refusal(Thread& self) {
+  const Refusal refusal = self.refusal;
+  if (C10_UNLIKELY(refusal.pager != nullptr) &&
+      std::uncaught_exceptions() == refusal.exceptions) {
+    self.refusal = {};
+    refusal.pager->went_on(refusal.bytes, self.name);
+  }
+}
+
 void on_end(const at::RecordFunction& function, at::ObserverContext*) {
-  const Thread& self = thread();
+  Thread& self = thread();
+  check_refusal(self);
   if (self.depth == 1 && self.computes && !self.frames.empty() &&
       self.frames.back().kind == Operator::Kind::Opaque) {
     manage_outputs(function);
@@ -292,6 +313,12 @@ void Guard::keep_pinned(Pager& pager) {
 
 const char* Guard::current_operator() {
   return thread().name;
+}
+
+void Guard::refused(Pager& pager, size_t bytes) {
+  if (thread().depth > 0) {
+    thread().refusal = {&pager, bytes, std::uncaught_exceptions()};
+  }
 }
 
 void Guard::check_failed() {

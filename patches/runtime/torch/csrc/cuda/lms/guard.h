@@ -26,6 +26,11 @@ class Guard {
   // The name of this thread's outermost operator, or null.
   static const char* current_operator();
 
+  // A request of this thread's operator is about to fail for want of memory. If
+  // the operator catches that and goes on, as cuDNN's convolutions do with an
+  // algorithm that needs less, the pager hears of it.
+  static void refused(Pager& pager, size_t bytes);
+
   // Throws c10::OutOfMemoryError if an input of this thread's operator could
   // not be paged in. A RecordFunction callback cannot throw; the operator's
   // next allocation can.

@@ -20,6 +20,13 @@ constexpr const char* kPagedOut =
     "LMS could not see it. Use it through a PyTorch operator, take its address with "
     "tensor.data_ptr() in Python, or hold it on the GPU with torch.cuda.lms.resident(tensor).";
 
+std::string mib(int64_t bytes) {
+  std::ostringstream text;
+  text.precision(2);
+  text << std::fixed << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  return text.str();
+}
+
 } // namespace
 
 Pager::Pager(c10::DeviceIndex device, const Settings& settings, cca::CUDAAllocator* native)
@@ -668,13 +675,23 @@ size_t Pager::trim_host() {
   return arena_.trim();
 }
 
+void Pager::went_on(size_t bytes, const char* op) {
+  {
+    const Lock lock;
+    ++stats_.out_of_memory_caught;
+  }
+  TORCH_WARN_ONCE(
+      "Large Model Support (LMS): ",
+      op ? op : "an operator",
+      " went on without ",
+      mib(static_cast<int64_t>(bytes)),
+      " that it asked for, and may have used another algorithm, whose results can differ in their"
+      " last bits. What is free lies in pieces, or the limit is too low for it: try the allocator's"
+      " setting expandable_segments:True, or a higher limit. This is said once;"
+      " torch.cuda.lms.stats()[\"out_of_memory_caught\"] counts.");
+}
+
 std::string Pager::account(size_t bytes, const char* op) const {
-  const auto mib = [](int64_t n) {
-    std::ostringstream text;
-    text.precision(2);
-    text << std::fixed << static_cast<double>(n) / (1 << 20) << " MiB";
-    return text.str();
-  };
   size_t limit = settings_.limit ? settings_.limit.load() : automatic_limit_;
   std::ostringstream text;
   text << "Large Model Support (LMS) could not make room: ";

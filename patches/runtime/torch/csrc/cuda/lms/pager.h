@@ -111,6 +111,9 @@ class Pager {
   };
   Free free_bytes();
 
+  // An operator got no such memory and ended without an error all the same.
+  void went_on(size_t bytes, const char* op);
+
   // One paragraph for an error message.
   std::string account(size_t bytes, const char* op) const;
 

@@ -74,6 +74,7 @@ std::vector<Entry> make_entries() {
       {"lms.clean_count", &Stats::clean_count},
       {"lms.adopted", &Stats::adopted},
       {"lms.out_of_memory_retries", &Stats::out_of_memory_retries},
+      {"lms.out_of_memory_caught", &Stats::out_of_memory_caught},
       {"lms.clean_violations", &Stats::clean_violations}};
   for (const auto& entry : counts) {
     const Count count = entry.second;

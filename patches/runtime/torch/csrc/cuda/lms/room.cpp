@@ -272,6 +272,7 @@ void Pager::retry(const c10::OutOfMemoryError& error, size_t bytes, int& step, S
   }
   const char* const op = Guard::current_operator();
   debug_log("[lms] out of memory: %zu bytes for %s\n", bytes, op ? op : "-");
+  Guard::refused(*this, bytes);
   TORCH_CHECK_WITH(
       OutOfMemoryError, false, error.what_without_backtrace(), " ", account(bytes, op));
 }

@@ -75,6 +75,7 @@ struct Stats {
   int64_t clean_count = 0; // page-outs that needed no copy
   int64_t adopted = 0; // storages that came under management
   int64_t out_of_memory_retries = 0; // allocations that first failed
+  int64_t out_of_memory_caught = 0; // by operators that went on
   int64_t clean_violations = 0; // see Settings::verify_clean
   std::array<int64_t, kSources> alloc_distribution{};
 
@@ -93,7 +94,7 @@ struct Stats {
     paged_out_bytes.reset_accumulated();
     held_bytes.reset_accumulated();
     page_out_count = page_out_bytes = page_in_count = page_in_bytes = 0;
-    clean_count = adopted = out_of_memory_retries = clean_violations = 0;
+    clean_count = adopted = out_of_memory_retries = out_of_memory_caught = clean_violations = 0;
     alloc_distribution.fill(0);
   }
 };
