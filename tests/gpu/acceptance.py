@@ -13,6 +13,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -34,6 +35,8 @@ class Row:
     limit_gb: float = 0.0
     save_on_cpu: bool = False
     reserve_gb: float = 0.0  # host memory that is pinned before the first iteration
+    cap_gb: float = 0.0  # of set_per_process_memory_fraction: a GPU of that size
+    expandable: bool = False  # the allocator's expandable_segments:True
 
 
 ROWS = {
@@ -49,6 +52,13 @@ ROWS = {
         limit_gb=12,
         reserve_gb=12,
     ),
+    "limit12_expandable": Row(
+        title="LMS on, limit 12 GB, expandable segments", lms=True, limit_gb=12, expandable=True
+    ),
+    "cap14": Row(title="LMS on, a GPU of 14 GB", lms=True, cap_gb=14),
+    "cap14_expandable": Row(
+        title="LMS on, a GPU of 14 GB, expandable segments", lms=True, cap_gb=14, expandable=True
+    ),
     "save_on_cpu": Row(title="save_on_cpu(pin_memory=True)", save_on_cpu=True),
 }
 
@@ -62,6 +72,9 @@ def measure(row: Row, *, batch: int, iterations: int) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
+    if row.cap_gb:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(row.cap_gb * GB / total)
     if row.lms:
         torch.cuda.set_limit_lms(int(row.limit_gb * GB))
         torch.cuda.set_enabled_lms(True)
@@ -123,18 +136,20 @@ def measure(row: Row, *, batch: int, iterations: int) -> dict[str, Any]:
         "moved": moved,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-        **host_bytes(row),
+        **totals(row),
     }
 
 
-def host_bytes(row: Row) -> dict[str, int | None]:
-    """Bytes pinned, and the most of them that held tensors."""
+def totals(row: Row) -> dict[str, int | None]:
+    """Host bytes pinned, the most of them that held tensors, and operators that went on without
+    memory that they had asked for."""
+    names = ("host_bytes", "host_used_bytes_peak", "out_of_memory_caught")
     if not row.lms:
-        return {"host_bytes": None, "host_used_bytes_peak": None}
+        return dict.fromkeys(names)
     import torch.cuda.lms
 
     stats = torch.cuda.lms.stats()
-    return {name: stats[name] for name in ("host_bytes", "host_used_bytes_peak")}
+    return {name: stats.get(name) for name in names}
 
 
 def run_apart(name: str, arguments: argparse.Namespace, iterations: int) -> dict[str, Any]:
@@ -143,7 +158,14 @@ def run_apart(name: str, arguments: argparse.Namespace, iterations: int) -> dict
         result = Path(folder, "row.json")
         command = [sys.executable, __file__, "--measure", name, "--out", str(result)]
         command += ["--batch", str(arguments.batch), "--iterations", str(iterations)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        settings = "expandable_segments:True" if ROWS[name].expandable else ""
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTORCH_ALLOC_CONF": settings},
+        )
         if done.returncode != 0:
             return {"error": done.stdout[-4000:]}
         return json.loads(result.read_text())
@@ -161,6 +183,7 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
         "ins",
         "host GB",
         "used",
+        "caught",
         "losses",
     )
     if "error" in result:
@@ -182,6 +205,7 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
             "" if result[name] is None else f"{result[name] / GB:.2f}"
             for name in ("host_bytes", "host_used_bytes_peak")
         ),
+        str(result["out_of_memory_caught"] or ""),
         "reference" if result is reference else ("identical" if same else "DIFFERENT"),
     )
     return {"": row.title, **dict(zip(columns, values, strict=True))}

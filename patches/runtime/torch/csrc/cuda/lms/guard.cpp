@@ -261,8 +261,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 // Whether the operator ends although a request of it failed: nothing is thrown.
 void check_refusal(Thread& self) {
   const Refusal refusal = self.refusal;
-  if (C10_UNLIKELY(refusal.pager != nullptr) &&
-      std::uncaught_exceptions() == refusal.exceptions) {
+  if (C10_UNLIKELY(refusal.pager != nullptr) && std::uncaught_exceptions() == refusal.exceptions) {
     self.refusal = {};
     refusal.pager->went_on(refusal.bytes, self.name);
   }
