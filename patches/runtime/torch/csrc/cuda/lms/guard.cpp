@@ -8,8 +8,9 @@
 #include <ATen/SparseTensorImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <cxxabi.h>
+
 #include <algorithm>
-#include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -35,11 +36,21 @@ struct Frame {
   size_t first_pin; // of those that it and what it calls made
 };
 
+// std::uncaught_exceptions(), which the libstdc++ of the oldest wheels' systems
+// does not have. The layout is the Itanium C++ ABI's (2.2.2).
+unsigned uncaught_exceptions() {
+  struct Globals {
+    void* caught;
+    unsigned uncaught;
+  };
+  return reinterpret_cast<const Globals*>(abi::__cxa_get_globals())->uncaught;
+}
+
 // The last request of the outermost operator that failed.
 struct Refusal {
   Pager* pager = nullptr; // null: there was none
   size_t bytes = 0;
-  int exceptions = 0; // in flight before
+  unsigned exceptions = 0; // in flight before
 };
 
 // What this thread is in the middle of.
@@ -261,7 +272,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 // Whether the operator ends although a request of it failed: nothing is thrown.
 void check_refusal(Thread& self) {
   const Refusal refusal = self.refusal;
-  if (C10_UNLIKELY(refusal.pager != nullptr) && std::uncaught_exceptions() == refusal.exceptions) {
+  if (C10_UNLIKELY(refusal.pager != nullptr) && uncaught_exceptions() == refusal.exceptions) {
     self.refusal = {};
     refusal.pager->went_on(refusal.bytes, self.name);
   }
@@ -316,7 +327,7 @@ const char* Guard::current_operator() {
 
 void Guard::refused(Pager& pager, size_t bytes) {
   if (thread().depth > 0) {
-    thread().refusal = {&pager, bytes, std::uncaught_exceptions()};
+    thread().refusal = {&pager, bytes, uncaught_exceptions()};
   }
 }
 
