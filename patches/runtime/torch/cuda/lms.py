@@ -30,7 +30,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -165,6 +165,9 @@ def set_enabled_lms(enable):
         _check(library.lms_set_enabled(int(enable)))
         if enable:
             _guard_addresses()
+            distributed = torch.distributed
+            in_use = distributed.is_available() and distributed.is_initialized()
+            _check(library.lms_set_distributed(int(in_use)))
     _settings["enabled"] = enable
 
 

@@ -61,6 +61,7 @@ struct Block {
   bool exported = false; // its address was handed out: stays until released
   bool collective = false; // last used by a collective, which runs on after the call
   bool unfinished = false; // the same, and since then only read: the collective may read it still
+  bool compared = false; // DistributedDataParallel's reducer compares its storage with others
   bool counted = false; // an operator has used it, so LMS can move it
   bool dead = false; // the storage died while pinned
   bool failed = false; // could not be brought: every access throws until it is

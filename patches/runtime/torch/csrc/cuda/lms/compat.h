@@ -31,34 +31,32 @@ using MempoolId = c10::cuda::MempoolId_t;
 // each operator. An explicit instantiation may name a private member
 // (C++17 [temp.explicit]/12), so both flags are reached in every version
 // without copying the class's layout.
-template <bool c10::StorageImpl::* Throws, bool c10::StorageImpl::* Checked>
+template <bool c10::StorageImpl::* Reading, bool c10::StorageImpl::* Writing>
 struct AccessFlags {
-  friend void set_access_flags(c10::StorageImpl& storage, bool throws) {
-    storage.*Throws = throws;
-    if (throws) {
-      // mutable_data() looks at this one first. Left set afterwards, it costs
-      // the slow path of that check and no more.
-      storage.*Checked = true;
-    }
+  friend void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing) {
+    storage.*Reading = reading;
+    storage.*Writing = writing;
   }
 };
 template struct AccessFlags<
     &c10::StorageImpl::throw_on_immutable_data_ptr_,
-    &c10::StorageImpl::has_mutable_data_ptr_check_>;
-void set_access_flags(c10::StorageImpl& storage, bool throws);
+    &c10::StorageImpl::throw_on_mutable_data_ptr_>;
+void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing);
 
 // From now on each access to the data throws c10::Error with this message.
 inline void forbid_access(c10::StorageImpl& storage, std::string message) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
 }
 
-// The same with the message of the last forbid_access().
-inline void forbid_access(c10::StorageImpl& storage) {
-  set_access_flags(storage, true);
+// After that, reading the address is allowed again. It is null.
+inline void allow_reading(c10::StorageImpl& storage) {
+  set_access_flags(storage, false, true);
 }
 
+// What makes mutable_data() look at these flags stays set: that costs the slow
+// path of its check and no more.
 inline void allow_access(c10::StorageImpl& storage) {
-  set_access_flags(storage, false);
+  set_access_flags(storage, false, false);
 }
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

@@ -151,6 +151,15 @@ void use(const Inputs& inputs, bool collective) {
   }
 }
 
+void may_be_compared(const Inputs& inputs) {
+  const Lock lock;
+  for (const Input& input : inputs) {
+    if (Block* const block = Pager::block_of(*input.storage)) {
+      block->pager.compared(*block, *input.storage);
+    }
+  }
+}
+
 void release_pins(Thread& self, size_t first) {
   if (self.pins.size() == first) {
     return;
@@ -252,7 +261,12 @@ void end() {
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
   const Operator& op = Operator::of(function);
   begin(op.kind, function.name());
-  if (op.kind == Operator::Kind::Transparent) {
+  std::atomic<bool>& distributed = Runtime::get().settings.distributed;
+  if (op.collective) {
+    distributed = true;
+  }
+  const bool compared = op.reducer || (op.detach && distributed);
+  if (op.kind == Operator::Kind::Transparent && !compared) {
     return nullptr;
   }
   Inputs inputs;
@@ -260,7 +274,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   for (size_t i = 0; i < arguments.size(); ++i) {
     collect(arguments[i], op.may_write(i), inputs);
   }
-  if (!inputs.empty()) {
+  if (compared) {
+    may_be_compared(inputs);
+  }
+  if (!inputs.empty() && op.kind != Operator::Kind::Transparent) {
     if (thread().depth == 1) {
       thread().computes = true;
     }

@@ -14,7 +14,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 2;
+constexpr int kAbiVersion = 3;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -70,6 +70,10 @@ int lms_set_limit(size_t bytes) {
 
 size_t lms_get_limit() {
   return Runtime::get().settings.limit;
+}
+
+int lms_set_distributed(int distributed) {
+  return checked([&] { Runtime::get().settings.distributed = distributed != 0; });
 }
 
 int lms_set_size(size_t bytes) {

@@ -22,6 +22,7 @@ LMS_API int lms_get_enabled(void);
 LMS_API int lms_set_limit(size_t bytes);
 LMS_API size_t lms_get_limit(void);
 LMS_API int lms_set_size(size_t bytes);
+LMS_API int lms_set_distributed(int distributed); // torch.distributed is in use
 LMS_API size_t lms_get_size(void);
 
 // Pages out every idle storage of every device; *bytes gets how much.

@@ -101,6 +101,7 @@ Operator describe(const at::RecordFunction& function) {
   } else if (composite || metadata_only(name) || is_view(*schema)) {
     op.kind = Operator::Kind::Transparent;
   }
+  op.detach = name == "aten::detach";
   if (!writes_unmarked(name)) {
     for (const auto& argument : schema->arguments()) {
       const auto* const alias = argument.alias_info();
@@ -124,7 +125,15 @@ const Operator& Operator::of(const at::RecordFunction& function) {
     op.collective = true;
     return op;
   }();
+  static const Operator reducer = [] {
+    Operator op;
+    op.reducer = true;
+    return op;
+  }();
   const char* const name = function.name();
+  if (starts_with(name, "torch::distributed::reducer::")) {
+    return reducer;
+  }
   if (starts_with(name, "c10d::")) {
     return collective;
   }

@@ -23,6 +23,11 @@ struct Operator {
   // Runs on after the call returns (torch.distributed).
   bool collective = false;
 
+  // DistributedDataParallel's reducer, around what it does to a bucket of
+  // gradients; and detach(), by which a gradient becomes a parameter's.
+  bool reducer = false;
+  bool detach = false;
+
   // Which arguments may be written; empty: any of them.
   std::vector<bool> writes;
 

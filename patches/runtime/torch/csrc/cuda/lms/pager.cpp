@@ -290,6 +290,9 @@ bool Pager::start_page_out(Block& block, c10::StorageImpl& storage) {
   }
   place(block, storage, nullptr);
   compat::forbid_access(storage, kPagedOut);
+  if (block.compared) {
+    compat::allow_reading(storage);
+  }
   block.state.to(State::PagedOut);
   // What the copy waited for is behind `copied` now. Streams that were told by
   // record_stream() stay: the user does not say it again.
@@ -426,6 +429,13 @@ void Pager::keep(Block& block) {
   policy_.used(block);
   block.exported = true;
   wrote(block); // whoever has the address may write where no operator shows it
+}
+
+void Pager::compared(Block& block, c10::StorageImpl& storage) {
+  block.compared = true;
+  if (block.state.is(State::PagedOut) && !block.failed) {
+    compat::allow_reading(storage);
+  }
 }
 
 void Pager::wrote(Block& block) {

@@ -111,6 +111,10 @@ class Pager {
   };
   Free free_bytes();
 
+  // DistributedDataParallel will ask whether this storage is another's view. The
+  // answer is in the storages' deleters, and to look there counts as access.
+  void compared(Block& block, c10::StorageImpl& storage);
+
   // An operator got no such memory and ended without an error all the same.
   void went_on(size_t bytes, const char* op);
 

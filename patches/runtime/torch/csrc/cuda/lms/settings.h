@@ -19,6 +19,10 @@ struct Settings {
   // machine has.
   std::atomic<size_t> host_limit{0};
 
+  // torch.distributed is in use, so DistributedDataParallel may be, whose
+  // reducer compares storages: see Pager::compared().
+  std::atomic<bool> distributed{false};
+
   // Page out everything idle at each allocation. For tests: any use of a
   // storage that the guard does not see becomes an error at once.
   std::atomic<bool> stress{false};
