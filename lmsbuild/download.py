@@ -58,7 +58,7 @@ def platforms(architecture: str) -> list[str]:
 def download(
     requirement: str, target: Target, folder: Path, progress: Progress | None
 ) -> dict[str, str]:
-    """Run pip download; the wheel lands in ``folder``/wheels.
+    """Run pip download; the wheel of "name==version" lands in ``folder``/wheels.
 
     ``folder`` is the caller's to remove. Returns the index's SHA-256 by file name, as far as
     pip tells.
@@ -90,7 +90,9 @@ def download(
         "--abi",
         target.python_tag,
         *(f"--platform={name}" for name in platforms(target.architecture)),
-        requirement,
+        # A local version fits, and an index that has both gives it first; a torch called so
+        # has no CUDA.
+        f"{requirement},!={requirement.partition('==')[2]}+cpu",
     ]
     # pip writes the file it is downloading below TMPDIR: watching it there gives the progress
     # with every version of pip, and keeps the bytes on the cache's file system.

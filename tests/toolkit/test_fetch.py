@@ -15,7 +15,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from fake_torch import CUDA_WHEEL_NAME, MACHINE, PYTHON, FakeTorch
+from fake_torch import (
+    CUDA_WHEEL_NAME,
+    DIST_INFO,
+    MACHINE,
+    PYTHON,
+    VERSION,
+    WHEEL_NAME,
+    FakeTorch,
+    Wheel,
+)
 from fake_torch import fake as fake
 from fake_torch import offline as offline
 
@@ -116,6 +125,21 @@ def test_a_changed_file_in_the_cache_is_fetched_again(index: Index, tmp_path: Pa
     assert again == first
     assert again.path.read_bytes() == index.files[CUDA_WHEEL_NAME]
     assert index.delivered == 2
+
+
+def test_a_torch_without_cuda_is_not_taken(index: Index, fake: FakeTorch, tmp_path: Path) -> None:
+    members = {
+        name.replace(VERSION, f"{VERSION}+cpu"): data.replace(
+            f"Version: {VERSION}".encode(), f"Version: {VERSION}+cpu".encode()
+        )
+        for name, data in fake.wheel.members.items()
+    }
+    folder = DIST_INFO.replace(VERSION, f"{VERSION}+cpu")
+    name = WHEEL_NAME.replace(VERSION, f"{VERSION}+cpu")
+    index.files[name] = Wheel(members, folder).write(tmp_path / name).read_bytes()
+    index.files[WHEEL_NAME] = fake.base.read_bytes()
+    found = fetch_wheel(f"torch=={VERSION}", TARGET, tmp_path / "cache")
+    assert found.path.name == WHEEL_NAME
 
 
 def test_progress_names_the_size(index: Index, tmp_path: Path) -> None:
