@@ -27,7 +27,7 @@ using MempoolId = c10::cuda::MempoolId_t;
 #endif
 
 // Throw-on-access of a StorageImpl. Setting it is public since 2.3, clearing it
-// since 2.14, and only together with the message, which costs an allocation at
+// since 2.12, and only together with the message, which costs an allocation at
 // each operator. An explicit instantiation may name a private member
 // (C++17 [temp.explicit]/12), so both flags are reached in every version
 // without copying the class's layout.
@@ -301,6 +301,15 @@ class ForwardingAllocator : public cca::CUDAAllocator {
   }
 #endif
 
+#if LMS_TORCH_AT_LEAST(12)
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
+    return target_->getContextForPointer(ptr);
+  }
+  void attachOomRejectionObserver(cca::OomRejectionObserver observer) override {
+    target_->attachOomRejectionObserver(std::move(observer));
+  }
+#endif
+
 #if LMS_TORCH_AT_LEAST(14)
   void markCaptureBegin(c10::DeviceIndex device) override {
     target_->markCaptureBegin(device);
@@ -308,17 +317,11 @@ class ForwardingAllocator : public cca::CUDAAllocator {
   void markCaptureEnd(c10::DeviceIndex device) override {
     target_->markCaptureEnd(device);
   }
-  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
-    return target_->getContextForPointer(ptr);
-  }
   bool supportsUserMetadata() override {
     return target_->supportsUserMetadata();
   }
   void annotateMemory(const void* ptr, const std::string& metadata) override {
     target_->annotateMemory(ptr, metadata);
-  }
-  void attachOomRejectionObserver(cca::OomRejectionObserver observer) override {
-    target_->attachOomRejectionObserver(std::move(observer));
   }
   c10::DataPtr allocateWithAddress(size_t size, void* address) override {
     return target_->allocateWithAddress(size, address);
