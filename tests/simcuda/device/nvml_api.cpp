@@ -32,6 +32,21 @@ SIMCUDA_API int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, voi
   return 0;
 }
 
+// The head of nvmlGpuFabricInfoV_t, the same in each of its versions.
+struct FabricInfo {
+  unsigned version;
+  unsigned char cluster[16];
+  int status;
+  unsigned clique;
+  unsigned char state; // 0: not supported
+};
+
+// No fabric: torch then shares memory by file descriptors only.
+SIMCUDA_API int nvmlDeviceGetGpuFabricInfoV(void*, FabricInfo* info) {
+  info->state = 0;
+  return 0;
+}
+
 SIMCUDA_API int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   return cudaDriverGetVersion(version);
 }
