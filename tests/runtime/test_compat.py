@@ -32,16 +32,20 @@ def virtual_methods(text: str) -> set[str]:
 
 def forwarded(text: str, minor: int) -> set[str]:
     """The methods that ForwardingAllocator overrides when torch is 2.<minor>."""
-    kept, active = [], [True]
+    kept, active, taken = [], True, False
     for line in class_body(text, "ForwardingAllocator").splitlines():
-        if found := re.match(r"#if LMS_TORCH_AT_LEAST\((\d+)\)", line):
-            active.append(minor >= int(found[1]))
+        if found := re.match(r"#(el)?if LMS_TORCH_AT_LEAST\((\d+)\)", line):
+            taken = bool(found[1]) and taken
+            active = not taken and minor >= int(found[2])
+            taken = taken or active
         elif line.startswith("#else"):
-            active[-1] = not active[-1]
+            active = not taken
         elif line.startswith("#endif"):
-            active.pop()
-        elif all(active):
-            kept.append(line)
+            active = True
+        else:
+            assert not line.startswith("#"), f"not understood: {line}"
+            if active:
+                kept.append(line)
     return set(re.findall(r"\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?override", "\n".join(kept)))
 
 

@@ -20,7 +20,7 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 
 using c10::CachingDeviceAllocator::DeviceStats;
 
-#if LMS_TORCH_AT_LEAST(11)
+#if LMS_TORCH_AT_LEAST(9)
 using MempoolId = c10::MempoolId_t;
 #else
 using MempoolId = c10::cuda::MempoolId_t;
@@ -236,10 +236,28 @@ class ForwardingAllocator : public cca::CUDAAllocator {
     return target_->name();
   }
 
-#if LMS_TORCH_AT_LEAST(11)
+#if LMS_TORCH_AT_LEAST(8)
   void emptyCache(MempoolId pool) override {
     target_->emptyCache(pool);
+    cache_emptied();
   }
+  void pushCompileContext(std::string& context) override {
+    target_->pushCompileContext(context);
+  }
+  void popCompileContext() override {
+    target_->popCompileContext();
+  }
+#else
+  void emptyCache() override {
+    target_->emptyCache();
+    cache_emptied();
+  }
+  void ensureExistsAndIncrefPool(c10::DeviceIndex device, MempoolId pool) override {
+    target_->ensureExistsAndIncrefPool(device, pool);
+  }
+#endif
+
+#if LMS_TORCH_AT_LEAST(11)
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     return target_->getMemoryInfo(device);
   }
@@ -270,27 +288,34 @@ class ForwardingAllocator : public cca::CUDAAllocator {
       const std::vector<std::string>& skip) override {
     target_->recordHistory(enabled, recorder, entries, when, clear, skip);
   }
-  void pushCompileContext(std::string& context) override {
-    target_->pushCompileContext(context);
-  }
-  void popCompileContext() override {
-    target_->popCompileContext();
-  }
   void setUserMetadata(const std::string& metadata) override {
     target_->setUserMetadata(metadata);
   }
   std::string getUserMetadata() override {
     return target_->getUserMetadata();
   }
-#else
-  void emptyCache() override {
-    target_->emptyCache();
+#elif LMS_TORCH_AT_LEAST(8)
+  cca::SnapshotInfo snapshot(MempoolId pool) override {
+    return target_->snapshot(pool);
   }
+  void createOrIncrefPool(c10::DeviceIndex device, MempoolId pool, cca::CUDAAllocator* allocator)
+      override {
+    target_->createOrIncrefPool(device, pool, allocator);
+  }
+  void setUseOnOOM(c10::DeviceIndex device, MempoolId pool) override {
+    target_->setUseOnOOM(device, pool);
+  }
+  void recordHistory(
+      bool enabled,
+      cca::CreateContextFn recorder,
+      size_t entries,
+      cca::RecordContext when,
+      bool clear) override {
+    target_->recordHistory(enabled, recorder, entries, when, clear);
+  }
+#else
   cca::SnapshotInfo snapshot() override {
     return target_->snapshot();
-  }
-  void ensureExistsAndIncrefPool(c10::DeviceIndex device, MempoolId pool) override {
-    target_->ensureExistsAndIncrefPool(device, pool);
   }
   void recordHistory(
       bool enabled,
@@ -310,36 +335,33 @@ class ForwardingAllocator : public cca::CUDAAllocator {
   }
 #endif
 
-#if LMS_TORCH_AT_LEAST(14)
+#if LMS_TORCH_AT_LEAST(13)
   void markCaptureBegin(c10::DeviceIndex device) override {
     target_->markCaptureBegin(device);
   }
   void markCaptureEnd(c10::DeviceIndex device) override {
     target_->markCaptureEnd(device);
   }
+  c10::DataPtr allocateWithAddress(size_t size, void* address) override {
+    return target_->allocateWithAddress(size, address);
+  }
+#endif
+
+#if LMS_TORCH_AT_LEAST(14)
   bool supportsUserMetadata() override {
     return target_->supportsUserMetadata();
   }
   void annotateMemory(const void* ptr, const std::string& metadata) override {
     target_->annotateMemory(ptr, metadata);
   }
-  c10::DataPtr allocateWithAddress(size_t size, void* address) override {
-    return target_->allocateWithAddress(size, address);
-  }
 #endif
 
  protected:
+  // After the cache of one pool, or the whole, was emptied.
+  virtual void cache_emptied() = 0;
+
   cca::CUDAAllocator* const target_;
 };
-
-// The native allocator's own cache, emptied.
-inline void empty_cache(cca::CUDAAllocator& allocator) {
-#if LMS_TORCH_AT_LEAST(11)
-  allocator.emptyCache({0, 0});
-#else
-  allocator.emptyCache();
-#endif
-}
 
 // The native allocator's segments, without the history of what happened to them.
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {

@@ -235,7 +235,7 @@ bool Pager::reclaim_for(size_t bytes, int& step, Source& source) {
         // wrong sizes, or wait for events.
         const c10::cuda::CUDAGuard guard(device_);
         C10_CUDA_CHECK(cudaDeviceSynchronize());
-        compat::empty_cache(*native_);
+        native_->emptyCache();
         source = Source::CudaMallocRetry;
         return true;
       }

@@ -20,12 +20,6 @@ Pager* current_pager() {
   return &runtime.pager(device);
 }
 
-// Memory that is cached on the host goes back to the system with the device's.
-void trim_host() {
-  const Lock lock;
-  Runtime::get().each([](Pager& pager) { pager.trim_host(); });
-}
-
 } // namespace
 
 c10::DataPtr Tier::allocate(size_t bytes) {
@@ -59,17 +53,11 @@ void Tier::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) 
   block.pager.record_stream(block, stream);
 }
 
-#if LMS_TORCH_AT_LEAST(11)
-void Tier::emptyCache(compat::MempoolId pool) {
-  target_->emptyCache(pool);
-  trim_host();
+// Memory that is cached on the host goes back to the system with the device's.
+void Tier::cache_emptied() {
+  const Lock lock;
+  Runtime::get().each([](Pager& pager) { pager.trim_host(); });
 }
-#else
-void Tier::emptyCache() {
-  target_->emptyCache();
-  trim_host();
-}
-#endif
 
 void Tier::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   target_->setMemoryFraction(fraction, device);

@@ -14,11 +14,6 @@ class Tier : public compat::ForwardingAllocator {
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
-#if LMS_TORCH_AT_LEAST(11)
-  void emptyCache(compat::MempoolId pool) override;
-#else
-  void emptyCache() override;
-#endif
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   void beginAllocateToPool(
       c10::DeviceIndex device,
@@ -26,6 +21,9 @@ class Tier : public compat::ForwardingAllocator {
       std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) override;
   void releasePool(c10::DeviceIndex device, compat::MempoolId pool) override;
+
+ protected:
+  void cache_emptied() override;
 };
 
 } // namespace torch::cuda::lms
