@@ -11,7 +11,7 @@ CXX_FILES = $$(find patches/runtime tests lmsbuild/data -name '*.cpp' -o -name '
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test mutants sanitizers lint format clean
+.PHONY: help wheel test matrix mutants sanitizers lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,9 +19,12 @@ help: ## Show this list
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
 	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
 
-test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of each tag's wheel
+test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of three tags' wheels
 	$(BIN)/python -m pytest -q $(ARGS)
 	$(BIN)/python ci/torch_tests.py
+
+matrix: $(VENV)/.installed-dev ## Build and test every tag's wheel; the table goes to build/matrix.md
+	$(BIN)/python ci/torch_tests.py --matrix build/matrix.md
 
 mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a disposable LMS torch
 	$(BIN)/python ci/mutants.py $(LMS_PYTHON)

@@ -1,65 +1,169 @@
-"""Builds the LMS wheel of each tag and runs the tests that need a torch on it, on a simulated GPU.
+"""Builds LMS wheels and runs the tests that need a torch on them, on a simulated GPU.
 
-    python ci/torch_tests.py [TAG ...]
+    python ci/torch_tests.py                       # the oldest, the newest and the default tag
+    python ci/torch_tests.py TAG ...               # these tags, with every test
+    python ci/torch_tests.py --matrix TABLE.md     # every tag; the table says what came out
 
-The default tag gets every test. The others get the runtime's tests and one model of the
-out-of-memory suite, which is where their differences are; a tag that is named gets every test.
+The default tag gets every test. The others get the runtime's tests and a part of the out-of-memory
+suite, which is where their differences are.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as xml
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lmsbuild.cache import default_cache
 from lmsbuild.errors import LmsbuildError
-from lmsbuild.registry import load_registry
+from lmsbuild.registry import Registry, Tag, load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.wheeltest import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("pytest", "numpy", "expecttest", "hypothesis")
 QUIET = ("-q", "-ra")
-EVERYTHING = (("simcuda", *QUIET), ("runtime", *QUIET), ("suite", *QUIET, "--durations=5"))
-PART = (("runtime", *QUIET), ("suite", *QUIET, "-k", "resnet"))
+RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
+EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
+PART = (RUNTIME, (*SUITE, "-k", "resnet"))
+LARGER_PART = (RUNTIME, (*SUITE, "-k", "resnet or gpt"))
 
 
-def main(names: list[str]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came out for one tag: seconds, bytes, numbers of tests; why it failed, or nothing."""
+
+    tag: str
+    build_seconds: float = 0.0
+    wheel_bytes: int = 0
+    test_seconds: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    failure: str = ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tags", nargs="*", metavar="TAG")
+    parser.add_argument("--matrix", type=Path, metavar="TABLE.md", help="every tag, into a table")
+    options = parser.parse_args(arguments)
+    if options.tags and options.matrix:
+        parser.error("name tags, or ask for the matrix of all")
     registry = load_registry()
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    tags = [registry.get(name) for name in names] or list(registry)
-    # The default tag last: its summary, the longest, is the one that is left on the screen.
-    tags.sort(key=lambda tag: tag == registry.default)
-    failed = []
-    for tag in tags:
-        if python not in tag.pythons:
-            print(f"skipped: {tag.name} has no wheel for Python {python}", flush=True)
-            continue
-        begun = time.monotonic()
-        wheels = ROOT / "build" / "wheels" / tag.name
-        build = [sys.executable, "-m", "lmsbuild", "wheel", tag.name, "--out", str(wheels)]
-        subprocess.run([*build, "--python", python], check=True)
-        (wheel,) = wheels.glob("*.whl")
-        whole = bool(names) or tag == registry.default
-        try:
-            run_suite(
-                wheel,
-                Device.SIMULATED,
-                tests_dir(),
-                default_cache(),
-                print,
-                EVERYTHING if whole else PART,
-                PACKAGES,
-            )
-        except LmsbuildError as error:
-            print(error, flush=True)
-            failed.append(tag.name)
-        print(f"{tag.name}: {time.monotonic() - begun:.0f} s", flush=True)
+    outcomes = []
+    for tag in chosen(registry, options.tags, matrix=bool(options.matrix)):
+        outcomes.append(try_tag(tag, runs(tag, registry, options)))
+        if outcomes[-1].failure:
+            print(outcomes[-1].failure, flush=True)
+        if options.matrix:
+            # After each tag: what was found is not lost when the next one takes the machine.
+            options.matrix.parent.mkdir(parents=True, exist_ok=True)
+            options.matrix.write_text("\n".join(table(outcomes)) + "\n", encoding="utf-8")
+    if options.matrix:
+        print(options.matrix.read_text(encoding="utf-8"), end="", flush=True)
+    failed = [outcome.tag for outcome in outcomes if outcome.failure]
     if failed:
         print(f"failed: {', '.join(failed)}", flush=True)
     return bool(failed)
+
+
+def chosen(registry: Registry, names: Iterable[str], *, matrix: bool) -> list[Tag]:
+    """The tags to test; those that have no wheel for this Python are named and left out."""
+    tags = [registry.get(name) for name in names]
+    if not tags:
+        tags = list(registry) if matrix else list(registry.landmarks(PYTHON))
+    for tag in tags:
+        if not tag.has_wheel(PYTHON):
+            print(f"skipped: {tag.name} has no wheel for Python {PYTHON}", flush=True)
+    # The default tag last: its summary, the longest, is the one that is left on the screen.
+    return sorted(
+        (tag for tag in tags if tag.has_wheel(PYTHON)), key=lambda tag: tag == registry.default
+    )
+
+
+def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tuple[str, ...], ...]:
+    if options.matrix:
+        return LARGER_PART
+    return EVERYTHING if options.tags or tag == registry.default else PART
+
+
+def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
+    begun = time.monotonic()
+    folder = ROOT / "build" / "wheels" / tag.name
+    build = [sys.executable, "-m", "lmsbuild", "wheel", tag.name, "--out", str(folder)]
+    code = subprocess.run([*build, "--python", PYTHON]).returncode
+    built = time.monotonic()
+    if code:
+        failure = f"the wheel of {tag.name} cannot be built (lmsbuild says {code})"
+        return Outcome(tag=tag.name, build_seconds=built - begun, failure=failure)
+    # Before the tests: pytest's last line stays the last.
+    print(f"{tag.name}: built in {built - begun:.0f} s", flush=True)
+    (wheel,) = folder.glob("*.whl")
+    failure = ""
+    with TemporaryDirectory() as name:
+        reports = [Path(name) / f"{number}.xml" for number, _ in enumerate(suites)]
+        reported = [
+            (*suite, f"--junitxml={path}") for suite, path in zip(suites, reports, strict=True)
+        ]
+        try:
+            run_suite(
+                wheel, Device.SIMULATED, tests_dir(), default_cache(), print, reported, PACKAGES
+            )
+        except LmsbuildError as error:
+            failure = str(error)
+        passed, failed, skipped = count(reports)
+    return Outcome(
+        tag=tag.name,
+        build_seconds=built - begun,
+        wheel_bytes=wheel.stat().st_size,
+        test_seconds=time.monotonic() - built,
+        passed=passed,
+        failed=failed,
+        skipped=skipped,
+        failure=failure,
+    )
+
+
+def count(reports: Iterable[Path]) -> tuple[int, int, int]:
+    """Tests that passed, failed (or could not be set up) and were skipped, by JUnit reports."""
+    passed = failed = skipped = 0
+    for report in reports:
+        if not report.is_file():
+            continue  # pytest did not get as far as writing one, and run_suite says so
+        for suite in xml.parse(report).iter("testsuite"):
+            bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            left = int(suite.get("skipped", 0))
+            passed += int(suite.get("tests", 0)) - bad - left
+            failed += bad
+            skipped += left
+    return passed, failed, skipped
+
+
+def table(outcomes: Iterable[Outcome]) -> list[str]:
+    """Markdown. A build that took its library or its base wheel from the cache is a short one."""
+    rows = [
+        [
+            outcome.tag,
+            f"{outcome.wheel_bytes / 1e6:.0f} MB" if outcome.wheel_bytes else "-",
+            f"{outcome.build_seconds:.0f} s",
+            str(outcome.passed),
+            str(outcome.failed),
+            str(outcome.skipped),
+            f"{outcome.test_seconds:.0f} s",
+            outcome.failure or "ok",
+        ]
+        for outcome in outcomes
+    ]
+    headings = ["Tag", "Wheel", "Build", "Passed", "Failed", "Skipped", "Tests took", "Result"]
+    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
 if __name__ == "__main__":

@@ -33,6 +33,12 @@ class UnknownTagError(LmsbuildError):
     exit_code = 10
 
 
+class UnportedTagError(UnknownTagError):
+    """A release of PyTorch that there are no patches for."""
+
+    exit_code = 14
+
+
 class RegistryError(LmsbuildError):
     """The tag registry, or the data that belongs to it, is missing or malformed."""
 

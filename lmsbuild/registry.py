@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild.errors import RegistryError, UnknownTagError
+from lmsbuild.errors import RegistryError, UnknownTagError, UnportedTagError
 from lmsbuild.resources import patches_dir
 
 if sys.version_info >= (3, 11):
@@ -77,6 +78,10 @@ class Tag:
     def version(self) -> str:
         return self.name.removeprefix("v")
 
+    def has_wheel(self, python: str) -> bool:
+        """Whether LMS can be grafted onto an official wheel for a CPython version ("3.12")."""
+        return "graft" in self.strategies and python in self.pythons
+
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
@@ -98,12 +103,19 @@ class Registry:
 
         Raises:
             UnknownTagError: there is none; the message names the nearest ones.
+            UnportedTagError: the same, when it may well be a release of PyTorch.
         """
         wanted = "v" + name.strip().removeprefix("v")
         for tag in self.tags:
             if tag.name == wanted:
                 return tag
-        near = ", ".join(self._nearest(wanted))
+        nearest = self._nearest(wanted)
+        near = ", ".join(nearest)
+        if re.fullmatch(r"v\d+\.\d+\.\d+", wanted):
+            raise UnportedTagError(
+                f"there are no patches for {wanted}; nearest: {near} (`lmsbuild tags` lists them "
+                f"all). Take one of these, or port it: lmsbuild port {nearest[0]} {wanted}"
+            )
         raise UnknownTagError(
             f"unknown tag {name!r}; nearest: {near} (`lmsbuild tags` lists them all)"
         )
@@ -120,6 +132,15 @@ class Registry:
                 Version(tag.version),
             ),
         )
+
+    def landmarks(self, python: str) -> tuple[Tag, ...]:
+        """The oldest and the newest tag with a wheel for a CPython version, and the default tag.
+
+        Between them they have what differs most and what is used most: checked at each change.
+        """
+        wheels = [tag for tag in self.tags if tag.has_wheel(python)]
+        chosen = {*wheels[:1], *wheels[-1:], self.default} & set(wheels)
+        return tuple(tag for tag in wheels if tag in chosen)
 
     def _nearest(self, wanted: str, count: int = 2) -> list[str]:
         names = [tag.name for tag in self.tags]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_upstream import make_tag, write_registry
 
 from lmsbuild import resources
-from lmsbuild.errors import RegistryError, UnknownTagError
-from lmsbuild.registry import Registry, load_registry, validate_registry
+from lmsbuild.errors import RegistryError, UnknownTagError, UnportedTagError
+from lmsbuild.registry import Registry, Tag, load_registry, validate_registry
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -88,6 +89,43 @@ def test_an_unknown_tag_names_the_nearest(asked: str, nearest: str) -> None:
     registry = registry_of("v1.2.3", "v1.3.0", "v1.13.0", "v2.0.0")
     with pytest.raises(UnknownTagError, match=rf"nearest: {nearest}.*lmsbuild tags"):
         registry.get(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest", "port"),
+    [
+        ("v1.3.1", "v1.3.0, v1.2.3", "v1.3.0 v1.3.1"),
+        ("1.14.0", "v1.13.0, v1.3.0", "v1.13.0 v1.14.0"),
+    ],
+)
+def test_a_release_without_patches_can_be_ported(asked: str, nearest: str, port: str) -> None:
+    registry = registry_of("v1.2.3", "v1.3.0", "v1.13.0", "v2.0.0")
+    with pytest.raises(UnportedTagError, match=rf"nearest: {nearest} .*: lmsbuild port {port}$"):
+        registry.get(asked)
+
+
+@pytest.mark.parametrize("asked", ["v1.3", "v1.3.1-rc2", "main", "v1.3.O"])
+def test_what_is_no_release_cannot(asked: str) -> None:
+    with pytest.raises(UnknownTagError) as caught:
+        registry_of("v1.2.3", "v1.3.0").get(asked)
+    assert type(caught.value) is UnknownTagError
+    assert "lmsbuild port" not in str(caught.value)
+
+
+def test_landmarks_are_the_ends_and_the_default() -> None:
+    tags = [make_tag(f"v1.{minor}.0", gpu="X1" if minor == 2 else "") for minor in range(5)]
+
+    def landmarks(*changed: Tag) -> list[str]:
+        by_name = {tag.name: tag for tag in (*tags, *changed)}
+        registry = Registry(upstream_url="", tags=tuple(by_name.values()))
+        return [tag.name for tag in registry.landmarks("3.12")]
+
+    assert landmarks() == ["v1.0.0", "v1.2.0", "v1.4.0"]
+    source = replace(tags[0], strategies=("source",))
+    newer = replace(tags[4], pythons=("3.13",))
+    assert landmarks(source, newer) == ["v1.1.0", "v1.2.0", "v1.3.0"]
+    assert landmarks(replace(tags[2], pythons=("3.13",))) == ["v1.0.0", "v1.4.0"]
+    assert landmarks(*(replace(tag, pythons=("3.13",)) for tag in tags)) == []
 
 
 def test_oldest_first_by_number_not_by_letter(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""ci/torch_tests.py: which tags are tested, and what is said about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from fake_upstream import make_tag
+
+from lmsbuild.errors import SuiteError
+from lmsbuild.registry import Registry, Tag
+
+
+def load() -> ModuleType:
+    path = Path(__file__).parents[2] / "ci" / "torch_tests.py"
+    spec = importlib.util.spec_from_file_location("torch_tests", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # dataclasses looks its module up by name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+torch_tests = load()
+OLD, SEEN, NEXT, NEW = (
+    make_tag("v1.0.0"),
+    make_tag("v1.1.0", gpu="X1"),
+    make_tag("v1.2.0"),
+    make_tag("v1.3.0"),
+)
+REGISTRY = Registry(upstream_url="", tags=(OLD, SEEN, NEXT, NEW))
+# One test passed, one failed, one could not be set up, two were skipped.
+REPORT = """\
+<?xml version="1.0" encoding="utf-8"?>
+<testsuites name="pytest tests">
+<testsuite name="pytest" errors="1" failures="1" skipped="2" tests="5" time="0.1"></testsuite>
+</testsuites>
+"""
+
+
+@pytest.fixture(autouse=True)
+def python_of_the_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_tests, "PYTHON", "3.12")
+    monkeypatch.setattr(torch_tests, "load_registry", lambda: REGISTRY)
+
+
+def names(tags: list[Tag]) -> list[str]:
+    return [tag.name for tag in tags]
+
+
+def test_ci_takes_the_ends_and_the_default_last() -> None:
+    assert names(torch_tests.chosen(REGISTRY, [], matrix=False)) == ["v1.0.0", "v1.3.0", "v1.1.0"]
+
+
+def test_the_matrix_takes_all() -> None:
+    tags = names(torch_tests.chosen(REGISTRY, [], matrix=True))
+    assert sorted(tags) == ["v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0"]
+
+
+def test_a_tag_without_a_wheel_is_named_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    newer = dataclasses.replace(NEW, pythons=("3.13",))
+    source = dataclasses.replace(OLD, strategies=("source",))
+    registry = Registry(upstream_url="", tags=(source, SEEN, NEXT, newer))
+    assert names(torch_tests.chosen(registry, ["v1.3.0", "v1.0.0"], matrix=False)) == []
+    assert capsys.readouterr().out.count("has no wheel for Python 3.12") == 2
+    # The ends are those that can be tested.
+    assert names(torch_tests.chosen(registry, [], matrix=False)) == ["v1.2.0", "v1.1.0"]
+
+
+@pytest.fixture
+def tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """Wheels and suites that were tested. v1.2.0's wheel is not built; a test of v1.3.0 fails."""
+    calls: list[tuple[str, list[str]]] = []
+
+    class Result:
+        returncode = 0
+
+    def build(command: list[str]) -> Result:
+        result = Result()
+        name, folder = command[4], Path(command[6])
+        folder.mkdir(parents=True, exist_ok=True)
+        if name == "v1.2.0":
+            result.returncode = 36
+        else:
+            (folder / f"torch-{name}.whl").write_bytes(bytes(2_000_000))
+        return result
+
+    def run_suite(wheel: Path, *arguments: object) -> None:
+        suites = [list(suite) for suite in arguments[4]]  # type: ignore[call-overload]
+        calls.append((wheel.name, [suite[0] for suite in suites]))
+        for suite in suites[:1]:
+            Path(suite[-1].removeprefix("--junitxml=")).write_text(REPORT)
+        if "v1.3.0" in wheel.name:
+            raise SuiteError("tests fail")
+
+    monkeypatch.setattr(torch_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(torch_tests.subprocess, "run", build)
+    monkeypatch.setattr(torch_tests, "run_suite", run_suite)
+    return calls
+
+
+def test_the_matrix_goes_on_and_writes_all_it_knows(
+    tested: list[tuple[str, list[str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "some" / "table.md"
+    assert torch_tests.main(["--matrix", str(path)]) == 1
+    rows = [line.strip("| ").split(" | ") for line in path.read_text().splitlines()]
+    assert [[*row[:2], *row[3:6], row[7]] for row in rows[2:]] == [
+        ["v1.0.0", "2 MB", "1", "2", "2", "ok"],
+        ["v1.2.0", "-", "0", "0", "0", "the wheel of v1.2.0 cannot be built (lmsbuild says 36)"],
+        ["v1.3.0", "2 MB", "1", "2", "2", "tests fail"],
+        ["v1.1.0", "2 MB", "1", "2", "2", "ok"],
+    ]
+    out = capsys.readouterr().out
+    assert path.read_text() in out
+    assert out.endswith("failed: v1.2.0, v1.3.0\n")
+
+
+def test_only_the_default_tag_gets_everything(tested: list[tuple[str, list[str]]]) -> None:
+    assert torch_tests.main(["v1.0.0"]) == 0
+    assert torch_tests.main([]) == 1
+    assert tested == [
+        ("torch-v1.0.0.whl", ["simcuda", "runtime", "suite"]),
+        ("torch-v1.0.0.whl", ["runtime", "suite"]),
+        ("torch-v1.3.0.whl", ["runtime", "suite"]),
+        ("torch-v1.1.0.whl", ["simcuda", "runtime", "suite"]),
+    ]
+
+
+def test_names_and_matrix_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        torch_tests.main(["v1.0.0", "--matrix", "x.md"])
+    assert "name tags, or ask for the matrix" in capsys.readouterr().err
