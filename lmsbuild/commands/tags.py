@@ -1,4 +1,4 @@
-"""``lmsbuild tags``: the registry as a table, or as JSON for programs."""
+"""``lmsbuild tags``: the registry as a table, for the README, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from lmsbuild.registry import Registry, Tag, Verified, load_registry, validate_r
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+def command(as_json: bool, markdown: bool) -> None:
     """List the PyTorch releases that Large Model Support is made for."""
     validate_registry()
     registry = load_registry()
+    if as_json and markdown:
+        raise click.UsageError("--json or --markdown, not both")
     if as_json:
         click.echo(json.dumps([_record(tag, registry) for tag in registry], indent=2))
+    elif markdown:
+        click.echo("\n".join(_markdown(registry)))
     else:
         console.out.print(_table(registry))
 
@@ -33,9 +38,25 @@ def _record(tag: Tag, registry: Registry) -> dict[str, object]:
     }
 
 
+def _markdown(registry: Registry) -> list[str]:
+    rows = [
+        [
+            f"**{tag.name}**" if tag == registry.default else tag.name,
+            f"{tag.pythons[0]} to {tag.pythons[-1]}",
+            tag.cuda,
+            ", ".join(tag.architectures),
+            _proof(tag.verified),
+        ]
+        for tag in registry
+    ]
+    headings = ["Tag", "Python", "CUDA", "Architectures", "Verified"]
+    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
+
+
 def _table(registry: Registry) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
         caption="* built when no tag is named. verified: only what was really run",
         caption_justify="left",
     )

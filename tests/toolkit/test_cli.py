@@ -234,6 +234,20 @@ def test_tags_as_json() -> None:
     ]
 
 
+def test_tags_in_the_readme_are_these() -> None:
+    result = invoke("tags", "--markdown")
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 2 + len(load_registry().tags)
+    readme = Path(__file__).parents[2] / "README.md"
+    assert result.stdout in readme.read_text(encoding="utf-8"), (
+        "README.md: replace its table by what `lmsbuild tags --markdown` prints"
+    )
+
+
+def test_tags_in_two_formats_at_once() -> None:
+    assert invoke("tags", "--markdown", "--json").exit_code == 2
+
+
 def test_tags_of_a_registry_that_breaks_its_schema(project: Upstream) -> None:
     path = project.patches / "tags.toml"
     path.write_text(path.read_text().replace("cxx_standard = 17", "cxx_standard = 11"))
@@ -281,8 +295,14 @@ def test_drift_is_a_warning(project: Upstream) -> None:
 
 def test_an_unknown_tag(project: Upstream) -> None:
     for command in ("apply", "export"):
-        line = failed(invoke(command, "v9.8.6"), errors.UnknownTagError)
+        line = failed(invoke(command, "main"), errors.UnknownTagError)
         assert f"nearest: {NAME}" in line
+
+
+def test_a_release_without_patches(project: Upstream) -> None:
+    for command in ("apply", "export", "wheel"):
+        line = failed(invoke(command, "v9.8.6"), errors.UnportedTagError)
+        assert line.endswith(f"lmsbuild port {NAME} v9.8.6")
 
 
 def test_export_into_a_missing_directory(project: Upstream) -> None:
