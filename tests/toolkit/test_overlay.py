@@ -20,7 +20,7 @@ import lmsbuild.commands.overlay as overlay_command
 from lmsbuild import archive, elf
 from lmsbuild.basewheel import CpuOnlyWheelError
 from lmsbuild.cli import main
-from lmsbuild.errors import CompileError, OverlayError, TargetExistsError, UnknownTagError
+from lmsbuild.errors import CompileError, OverlayError, TargetExistsError, UnportedTagError
 from lmsbuild.overlay import build_overlay, find_installation, tag_for
 from lmsbuild.registry import load_registry
 
@@ -194,7 +194,7 @@ def test_an_installation_with_lms(overlay: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
-        (f"'{VERSION}+cu130'", "'1.2.3'", UnknownTagError, "unknown tag"),
+        (f"'{VERSION}+cu130'", "'1.2.3'", UnportedTagError, "no patches for"),
         ("'13.0'", "'12.4'", OverlayError, r"CUDA 12\.4"),
         ("= '13.0'", "= None", OverlayError, "CUDA none"),
         (f"'{VERSION}+cu130'", "'what?'", OverlayError, "names no version"),
