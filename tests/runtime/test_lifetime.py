@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 
+import pytest
 import torch
 from tensors import evict, floats, is_resident, managed, pattern, stat
 
@@ -89,6 +90,25 @@ def test_data_swapped_between_tensors():
     evict()
     x.data, y.data = y.data, x.data
     assert torch.equal(x.cpu(), pattern(1, start=50, device="cpu"))
+    assert torch.equal(y.cpu(), pattern(1, device="cpu"))
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.UntypedStorage, "_swap_data_ptr_"), reason="this PyTorch has no such method"
+)
+@pytest.mark.parametrize("paged_out", [0, 1, 2])
+def test_data_swapped_between_storages(paged_out):
+    x, y = managed(pattern(1)), managed(pattern(1, start=5))
+    if paged_out:
+        evict()
+    if paged_out == 1:
+        x.sum()
+    x.untyped_storage()._swap_data_ptr_(y.untyped_storage())
+    assert torch.equal(x.cpu(), pattern(1, start=5, device="cpu"))
+    evict()
+    x += 1
+    evict()
+    assert torch.equal(x.cpu(), pattern(1, start=6, device="cpu"))
     assert torch.equal(y.cpu(), pattern(1, device="cpu"))
 
 
