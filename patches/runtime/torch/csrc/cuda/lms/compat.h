@@ -63,8 +63,8 @@ using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using StrongStorage = c10::intrusive_ptr<c10::StorageImpl>;
 
 // A strong reference for a moment, under the LMS mutex; null for a storage that
-// is dying. Where storages know of their Python objects (a few releases before
-// 2.11), null also when that is its only owner: WeakStorage::lock() takes the
+// is dying. Where storages know of their Python objects (some time after
+// 2.9), null also when that is its only owner: WeakStorage::lock() takes the
 // GIL then, and whoever has the GIL may wait for the mutex.
 #if LMS_TORCH_AT_LEAST(11)
 template <auto Count>
