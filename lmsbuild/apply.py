@@ -16,6 +16,7 @@ from git.exc import GitCommandError
 
 from lmsbuild import git, source
 from lmsbuild.checkout import (
+    SYNCED,
     Outcome,
     default_directory,
     lms_commits,
@@ -167,6 +168,7 @@ def _patch(repo: Repo, series: Series, where: Path, *, check: bool) -> Outcome:
             f"git am made other files than the patches describe; {where} was left as it was;"
             " look for filters in your git configuration"
         )
+    git.set_reference(repo, SYNCED, after.hexsha)
     return Outcome(directory=where, commits=commits, commit=after.hexsha, drifted=drifted)
 
 

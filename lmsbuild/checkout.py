@@ -21,6 +21,10 @@ from lmsbuild.series import PATCH_TRAILER
 # How many commits are searched for the patches; other commits may have been put upon them.
 SEARCH_DEPTH = 500
 
+# What was checked out when the patch files and the checkout's commits were last the same. Of this
+# work tree only, and not copied by a clone.
+SYNCED = "refs/worktree/lmsbuild/synced"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

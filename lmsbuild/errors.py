@@ -108,6 +108,18 @@ class GitError(LmsbuildError):
     exit_code = 27
 
 
+class RefreshError(LmsbuildError):
+    """The commits of a checkout cannot become patch files."""
+
+    exit_code = 28
+
+
+class StalePatchError(LmsbuildError):
+    """A patch file is not what `lmsbuild refresh` would write."""
+
+    exit_code = 29
+
+
 # Wheels -------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,23 +190,113 @@ def head(repo: Repo) -> Commit:
         raise SourceError(f"{repo.working_dir} has no commit yet") from error
 
 
-def first_parents(repo: Repo, limit: int) -> list[Commit]:
-    """What is checked out and its first parents, newest first, as far as the clone reaches."""
-    listing = run(repo, "rev-list", "--first-parent", f"--max-count={limit}", "HEAD")
+def first_parents(repo: Repo, limit: int, start: str = "HEAD") -> list[Commit]:
+    """A commit and its first parents, newest first, as far as the clone reaches."""
+    listing = run(repo, "rev-list", "--first-parent", f"--max-count={limit}", start)
     return [repo.commit(name) for name in listing.split()]
 
 
 def tag_commit(repo: Repo, name: str) -> str | None:
     """Id of the commit that the repository's own tag ``name`` points to, if it has that tag."""
-    try:
-        return run(repo, "rev-parse", "--verify", "--quiet", f"refs/tags/{name}^{{commit}}")
-    except GitCommandError:
-        return None
+    return reference(repo, f"refs/tags/{name}")
 
 
 def tags_at_head(repo: Repo) -> list[str]:
     """Names of the tags that point to the commit that is checked out."""
     return run(repo, "tag", "--points-at", "HEAD").split()
+
+
+def blob_at(repo: Repo, commit: str, path: str) -> str | None:
+    """Id of what lies at ``path`` in a commit (a file or a folder), if anything does."""
+    try:
+        return run(repo, "rev-parse", "--verify", "--quiet", f"{commit}:{path}")
+    except GitCommandError:
+        return None
+
+
+def files_at(repo: Repo, commit: str, *paths: str) -> list[str]:
+    """Every file of a commit that is one of ``paths`` or lies below one."""
+    if not paths:
+        return []
+    listing = run(repo, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit, "--", *paths)
+    return [name for name in listing.split("\0") if name]
+
+
+def content_at(repo: Repo, commit: str, path: str) -> bytes:
+    """A file of a commit, byte for byte."""
+    blob = repo.commit(commit).tree / path
+    content = blob.data_stream.read()
+    assert isinstance(content, bytes)
+    return content
+
+
+def diff_of(repo: Repo, commit: str, *, context: int, leave_out: Sequence[str] = ()) -> str:
+    """What a commit changes, as git's diff with full ids; empty when it is nothing else.
+
+    Every option that a user's configuration or attributes could set is said here: the same
+    commit gives the same text everywhere.
+    """
+    text = run(
+        repo,
+        "-c",
+        "diff.suppressBlankEmpty=false",
+        "-c",
+        f"core.attributesFile={os.devnull}",
+        "diff-tree",
+        "--no-commit-id",
+        "--patch",
+        "--full-index",
+        f"--unified={context}",
+        "--inter-hunk-context=0",
+        "--diff-algorithm=myers",
+        "--indent-heuristic",
+        "--no-renames",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-relative",
+        "--no-color",
+        "--submodule=short",
+        "--ignore-submodules=none",
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        f"-O{os.devnull}",
+        f"{commit}^",
+        commit,
+        "--",
+        ".",
+        *(f":(exclude,top,literal){path}" for path in leave_out),
+    )
+    return f"{text}\n" if text else ""
+
+
+def changed_paths(repo: Repo, before: str, after: str) -> dict[str, str]:
+    """How files differ between two commits: git's letter (A, D, M, T) by path."""
+    listing = run(
+        repo, "diff-tree", "-r", "-z", "--name-status", "--no-renames", before, after
+    ).split("\0")
+    return dict(zip(listing[1::2], listing[0::2], strict=False))
+
+
+def sanitized_subject(repo: Repo, commit: str) -> str:
+    """A commit's subject as git makes a file name of it."""
+    return run(repo, "log", "--max-count=1", "--no-show-signature", "--format=%f", commit)
+
+
+def set_reference(repo: Repo, name: str, commit: str | None) -> None:
+    """Makes a reference point to ``commit``, or removes it."""
+    if commit is not None:
+        run(repo, "update-ref", name, commit)
+        return
+    with suppress(GitCommandError):
+        run(repo, "update-ref", "-d", name)
+
+
+def reference(repo: Repo, name: str) -> str | None:
+    """The commit that a reference points to, if it is there."""
+    try:
+        return run(repo, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except GitCommandError:
+        return None
 
 
 def file_at_head(repo: Repo, path: str) -> str | None:
@@ -226,14 +316,22 @@ def changed_files(repo: Repo) -> list[str]:
     listing = run(
         repo,
         "status",
-        "--porcelain",
+        "--porcelain=v2",
         "-z",
+        "--no-renames",
         "--untracked-files=no",
         "--ignore-submodules=dirty",
         # A look only: not even the index is to be brought up to date.
         environment={"GIT_OPTIONAL_LOCKS": "0"},
     )
-    return [entry[3:] for entry in listing.split("\0") if len(entry) > 3]
+    # "1 XY sub mH mI mW hH hI path", and for conflicts "u" with two fields more.
+    entries = (
+        entry.split(" ", 8 if entry[0] == "1" else 10) for entry in listing.split("\0") if entry
+    )
+    # A submodule whose folder is not there: that nobody fetched it is no change.
+    return [
+        fields[-1] for fields in entries if not (fields[1] == ".D" and fields[2].startswith("S"))
+    ]
 
 
 def unfinished_operation(repo: Repo) -> str | None:

@@ -14,6 +14,12 @@ _FROM_LINE = f"From {'0' * 40} Mon Sep 17 00:00:00 2001"
 _NUMBERING = re.compile(r"^\[PATCH[^\]]*\]\s*")
 _KEPT_HEADERS = ("From", "Date", "Subject")
 _MIME_HEADERS = ("MIME-Version", "Content-Type", "Content-Transfer-Encoding")
+# For what is not ASCII.
+UTF8 = (
+    ("MIME-Version", "1.0"),
+    ("Content-Type", "text/plain; charset=UTF-8"),
+    ("Content-Transfer-Encoding", "8bit"),
+)
 _PLAIN_ENCODINGS = ("", "7bit", "8bit")
 
 
@@ -50,6 +56,18 @@ class Mail:
         """Identifies the mail by everything that ends up in the commit, in hexadecimal."""
         parts = (self.author, self.date, self.subject, self.body, self.diff)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def text(self) -> str:
+        """The mail as a patch file: nothing in it but what ends up in the commit."""
+        headers = [
+            _FROM_LINE,
+            f"From: {self.author}",
+            f"Date: {self.date}",
+            f"Subject: [PATCH] {self.subject}",
+            *(f"{name}: {value}" for name, value in self.mime),
+        ]
+        message = [self.body, ""] if self.body else []
+        return "\n".join([*headers, "", *message, self.diff])
 
     def render(self, *, number: int, total: int, trailers: tuple[tuple[str, str], ...]) -> str:
         """The mail as number ``number`` of ``total``, with ``trailers`` under its message."""

@@ -41,9 +41,12 @@ class Rehearsal:
 
 
 def rehearse(
-    repo: Repo, patches: Sequence[str], expected: Sequence[Mapping[str, str]]
+    repo: Repo,
+    patches: Sequence[str],
+    expected: Sequence[Mapping[str, str]],
+    commit: str = "HEAD",
 ) -> Rehearsal:
-    """Applies diffs one after the other to the commit that is checked out, in a scratch index.
+    """Applies diffs one after the other to a commit, in a scratch index.
 
     The repository, its index and its work tree stay as they are. ``expected`` gives, for each
     patch, the blob ids (or their beginnings) of the files that it was made against.
@@ -59,7 +62,7 @@ def rehearse(
             "GIT_OBJECT_DIRECTORY": str(scratch / "objects"),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(Path(repo.common_dir) / "objects"),
         }
-        run(repo, "read-tree", "HEAD", environment=environment)
+        run(repo, "read-tree", commit, environment=environment)
         drifted = []
         for number, patch in enumerate(patches):
             drifted.append(_drifted(repo, expected[number], environment))

@@ -9,6 +9,7 @@ from git import Repo
 from lmsbuild import git
 from lmsbuild.checkout import (
     SEARCH_DEPTH,
+    SYNCED,
     Outcome,
     lms_commits,
     locked_checkout,
@@ -49,6 +50,7 @@ def reverse(tag: Tag, directory: Path, *, check: bool = False) -> Outcome:
         if check:
             return Outcome(directory=where, commits=commits, commit="")
         git.reset(repo, below[0].hexsha)
+        git.set_reference(repo, SYNCED, None)
         return Outcome(directory=where, commits=commits, commit=below[0].hexsha)
 
 

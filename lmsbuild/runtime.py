@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from lmsbuild.diff import DiffError, creation_diff, parse_diff
 from lmsbuild.errors import SeriesError
-from lmsbuild.mail import Mail
+from lmsbuild.mail import UTF8, Mail
 
-_AUTHOR = "lmsbuild contributors <lmsbuild@lmsbuild.invalid>"
-# Fixed, because the same runtime must become the same commit on every machine, on every day.
-_DATE = "Thu, 1 Jan 2026 00:00:00 +0000"
+# Fixed, because the same patches must become the same commits on every machine, on every day.
+AUTHOR = "lmsbuild contributors <lmsbuild@lmsbuild.invalid>"
+DATE = "Thu, 1 Jan 2026 00:00:00 +0000"
 _SUBJECT = "Large Model Support: the runtime"
 _BODY = """\
 The library that swaps tensors between GPU and host memory, and its Python
@@ -49,23 +50,31 @@ def runtime_mail(patches: Path) -> Mail:
     Raises:
         SeriesError: there is no runtime, or a file of it is not plain text.
     """
+    return runtime_mail_of(
+        {name: path.read_bytes() for name, path in runtime_files(patches).items()},
+        patches / "runtime",
+    )
+
+
+def runtime_mail_of(files: Mapping[str, bytes], where: Path) -> Mail:
+    """A runtime that consists of ``files``, by path in PyTorch's tree, as one patch mail.
+
+    Raises:
+        SeriesError: a file is not plain text; the message calls it a file of ``where``.
+    """
     diffs = []
-    for name, path in runtime_files(patches).items():
+    for name, content in sorted(files.items()):
         try:
-            diffs.append(creation_diff(name, path.read_bytes()))
+            diffs.append(creation_diff(name, content))
         except DiffError as error:
-            raise SeriesError(f"{path}: {error}") from error
+            raise SeriesError(f"{where / name}: {error}") from error
     diff = "".join(diffs)
     return Mail(
         name="runtime",
-        author=_AUTHOR,
-        date=_DATE,
+        author=AUTHOR,
+        date=DATE,
         subject=_SUBJECT,
-        mime=(
-            ("MIME-Version", "1.0"),
-            ("Content-Type", "text/plain; charset=UTF-8"),
-            ("Content-Transfer-Encoding", "8bit"),
-        ),
+        mime=UTF8,
         body=_BODY,
         diff=diff,
         files=parse_diff(diff),

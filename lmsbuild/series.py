@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from lmsbuild.runtime import runtime_mail
 
 TAG_TRAILER = "Lms-Tag"
 PATCH_TRAILER = "Lms-Patch"
+_REMARK = "# Order of application, one file a line."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +73,24 @@ def load_hooks(tag: Tag, patches: Path | None = None) -> tuple[Mail, ...]:
     return tuple(_hook(directory / name) for name in names)
 
 
-def _names(listing: Path) -> list[str]:
-    text = _read(listing)
+def series_text(names: Sequence[str], former: str) -> str:
+    """A series file that lists ``names``; ``former`` itself when it lists them already.
+
+    Remarks at the top of the former file stay.
+    """
+    if former and _listed(former) == list(names):
+        return former
+    remarks = list(itertools.takewhile(lambda line: line.startswith("#"), former.splitlines()))
+    return "\n".join([*(remarks or [_REMARK]), *names, ""])
+
+
+def _listed(text: str) -> list[str]:
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
-    names = [line for line in lines if line]
+    return [line for line in lines if line]
+
+
+def _names(listing: Path) -> list[str]:
+    names = _listed(_read(listing))
     if not names:
         raise SeriesError(f"{listing}: lists no hook")
     for name in names:

@@ -20,7 +20,7 @@ from lmsbuild.registry import Tag
 VERSION_FILE = "version.txt"
 # git's short form for SSH, host:path or user@host:path.
 _SCP_LIKE = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:[^\\]")
-_IMPORTER = git.Identity(
+IMPORTER = git.Identity(
     name="lmsbuild contributors",
     email="lmsbuild@lmsbuild.invalid",
     # Fixed, so that one tarball becomes one commit, wherever and whenever it is unpacked.
@@ -82,7 +82,7 @@ def fetch(source: Source, tag: Tag, into: Path) -> None:
         unpack(source.path, into)
         git.create(into)
         with git.opened(into) as repo:
-            git.commit_everything(repo, f"PyTorch {tag.version} sources\n", _IMPORTER)
+            git.commit_everything(repo, f"PyTorch {tag.version} sources\n", IMPORTER)
     elif source.kind is Kind.URL:
         console.say(f"cloning {source.text} at {tag.name}")
         _clone(source.text, into, branch=tag.name, partial=True)

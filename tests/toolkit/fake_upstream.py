@@ -149,10 +149,10 @@ def upstream(tmp_path: Path) -> Upstream:
     commit(author, "cuda: change two functions\n\nBecause a test wants them changed: größer.")
     # The second hook changes what the first one made.
     _edit(author / MEMORY, "return 33\n", "return 333\n")
-    commit(author, "cuda: change one of them again")
+    commit(author, "cuda: change one of them again\n\nOnce was not enough.")
     with (author / "torch/cuda/__init__.py").open("a") as file:
         file.write("from .lms import *\n")
-    commit(author, "cuda: import the new module")
+    commit(author, "cuda: import the new module\n\nUsers look for it there.")
     hooks = patches / NAME
     git(author, "format-patch", "--quiet", "--full-index", f"--output-directory={hooks}", NAME)
     names = sorted(path.name for path in hooks.glob("*.patch"))

@@ -14,6 +14,7 @@ from lmsbuild.apply import apply
 from lmsbuild.cache import default_cache
 from lmsbuild.checkout import Outcome
 from lmsbuild.export import export
+from lmsbuild.refresh import refresh
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.reverse import reverse
 from lmsbuild.series import load_series
@@ -96,3 +97,7 @@ def test_back_and_forth_again(tag: Tag, patched: Outcome) -> None:
     assert git(patched.directory, "status", "--porcelain") == ""
     again = apply(tag, upstream_url="", given_source=str(patched.directory))
     assert again.commit == before
+
+
+def test_no_patch_file_is_stale(tag: Tag, patched: Outcome) -> None:
+    assert refresh(load_registry(), patched.directory, check=True).changed == ()

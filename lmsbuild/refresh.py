@@ -1,0 +1,298 @@
+"""Patch files from the commits of a checkout that a maintainer worked on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from git import Repo
+
+from lmsbuild import git
+from lmsbuild.checkout import SYNCED, locked_checkout, require_clean, trailer
+from lmsbuild.errors import RefreshError, SeriesError
+from lmsbuild.hook import hooks_of
+from lmsbuild.lock import exclusive
+from lmsbuild.mail import Mail
+from lmsbuild.registry import Registry, Tag
+from lmsbuild.rehearsal import Rejection, rehearse
+from lmsbuild.resources import patches_dir
+from lmsbuild.runtime import runtime_files, runtime_mail_of
+from lmsbuild.series import PATCH_TRAILER, load_hooks, series_text
+from lmsbuild.stack import Stack, find_stack, runtime_paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refreshed:
+    """What refreshing changed, or with ``check`` would change.
+
+    Attributes:
+        tag: whose patches they are.
+        changed: files below the patches directory, with "new", "changed" or "gone".
+    """
+
+    tag: Tag
+    changed: tuple[tuple[str, str], ...]
+
+
+def refresh(
+    registry: Registry,
+    checkout: Path,
+    *,
+    tag_name: str | None = None,
+    patches: Path | None = None,
+    check: bool = False,
+) -> Refreshed:
+    """Rewrites a tag's hooks, and the runtime's files, from the commits of ``checkout``.
+
+    Args:
+        tag_name: the tag; by default the one that the commits name.
+        patches: directory with runtime and hooks; default: the project's own.
+        check: change nothing, only find out what would change.
+
+    Raises:
+        NotAppliedError: the checkout carries no LMS patches.
+        RefreshError: its commits cannot become patches, or the patch files have changed since
+            the checkout was made.
+        DirtySourceError: there are changes that are not committed.
+    """
+    patches = patches or patches_dir()
+    with git.session(), git.opened(checkout) as repo, locked_checkout(repo, check=check):
+        require_clean(repo, checkout)
+        stack = find_stack(repo, checkout)
+        if tag_name is not None and registry.get(tag_name).name != stack.tag:
+            raise RefreshError(
+                f"{checkout} carries the patches of {stack.tag}, not of {tag_name}; name that tag"
+            )
+        tag = registry.get(stack.tag)
+        former = load_hooks(tag, patches)
+        known = runtime_files(patches)
+        own = runtime_paths(repo, stack, set(known))
+        hooks = hooks_of(repo, stack, former, own)
+        _require_base(repo, stack, tag, former, hooks, checkout)
+        runtime = {
+            path: git.content_at(repo, stack.top, path)
+            for path in git.files_at(repo, stack.top, *sorted(own))
+        }
+        _require_same_tree(repo, stack, hooks, runtime, checkout)
+        _require_unchanged(repo, stack, former, hooks, own, patches / tag.hooks, checkout)
+        writes = {
+            f"runtime/{path}": content
+            for path, content in _runtime_changes(
+                repo, stack, runtime, own, {n: p.read_bytes() for n, p in known.items()}, checkout
+            ).items()
+        }
+        writes |= hook_files(patches, tag, hooks)
+        changed = _differences(patches, writes)
+        if not check:
+            if changed:
+                write_files(patches, {path: writes[path] for path, _ in changed})
+            git.set_reference(repo, SYNCED, stack.top)
+    return Refreshed(tag=tag, changed=changed)
+
+
+def hook_files(patches: Path, tag: Tag, hooks: Sequence[Mail]) -> dict[str, bytes | None]:
+    """Content of a tag's folder below ``patches``, by path; None for what has to go."""
+    folder = patches / tag.hooks
+    listing = folder / "series"
+    files: dict[str, bytes | None] = {
+        path.relative_to(patches).as_posix(): None for path in sorted(folder.glob("*.patch"))
+    }
+    for mail in hooks:
+        files[f"{tag.hooks}/{mail.name}"] = mail.text().encode("utf-8", "surrogateescape")
+    former = listing.read_text("utf-8") if listing.is_file() else ""
+    text = series_text([mail.name for mail in hooks], former)
+    files[f"{tag.hooks}/series"] = text.encode("utf-8")
+    return files
+
+
+def write_files(patches: Path, files: Mapping[str, bytes | None]) -> None:
+    """Writes or removes (None) files below ``patches``: all of them, or none.
+
+    Raises:
+        OSError: one cannot be written; the others are as they were.
+    """
+    with exclusive(patches / ".lmsbuild.lock", patches):
+        scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=patches))
+        try:
+            for path, content in files.items():
+                for name in ("new", "old"):
+                    (scratch / name / path).parent.mkdir(parents=True, exist_ok=True)
+                if content is not None:
+                    (scratch / "new" / path).write_bytes(content)
+            _swap(patches, files, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _swap(patches: Path, files: Mapping[str, bytes | None], scratch: Path) -> None:
+    done: list[str] = []
+    try:
+        for path, content in files.items():
+            target = patches / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            done.append(path)
+            if target.exists():
+                target.rename(scratch / "old" / path)
+            if content is not None:
+                (scratch / "new" / path).rename(target)
+    except BaseException:
+        for path in done:
+            old = scratch / "old" / path
+            if old.exists():
+                old.replace(patches / path)
+            elif not (scratch / "new" / path).exists():
+                (patches / path).unlink(missing_ok=True)
+        raise
+    finally:
+        # A folder that a removal emptied, or that was made for a file that did not come.
+        for path in files:
+            with suppress(OSError):
+                (patches / path).parent.rmdir()
+
+
+def _differences(patches: Path, files: Mapping[str, bytes | None]) -> tuple[tuple[str, str], ...]:
+    changed = []
+    for path, content in sorted(files.items()):
+        present = (patches / path).read_bytes() if (patches / path).is_file() else None
+        if present != content:
+            how = "new" if present is None else "gone" if content is None else "changed"
+            changed.append((path, how))
+    return tuple(changed)
+
+
+def _require_base(
+    repo: Repo,
+    stack: Stack,
+    tag: Tag,
+    former: Sequence[Mail],
+    hooks: Sequence[Mail],
+    where: Path,
+) -> None:
+    """The files below the patches are the tag's own, as far as that is known.
+
+    Raises:
+        RefreshError: one is not: the hooks would be made against somebody's local change.
+    """
+    expected = _first_blobs(former)
+    at_tag = git.reference(repo, tag.git_commit)
+    for path, blob in _first_blobs(hooks).items():
+        known = expected.get(path) or (at_tag and git.blob_at(repo, at_tag, path)) or ""
+        if known and not known.startswith(blob) and not blob.startswith(known):
+            raise RefreshError(
+                f"{path} is not {tag.name}'s in {where}: a commit below the patches changes it;"
+                " move your commits to a checkout of the tag itself"
+            )
+
+
+def _first_blobs(mails: Sequence[Mail]) -> dict[str, str]:
+    """For each file, the blob that the first mail that touches it was made against."""
+    blobs: dict[str, str] = {}
+    for mail in mails:
+        for file in mail.files:
+            blobs.setdefault(file.path, file.old_blob)
+    return {path: blob for path, blob in blobs.items() if blob}
+
+
+def _require_same_tree(
+    repo: Repo, stack: Stack, hooks: Sequence[Mail], runtime: Mapping[str, bytes], where: Path
+) -> None:
+    """The patches make the very files that are checked out.
+
+    Raises:
+        RefreshError: they do not.
+    """
+    try:
+        diffs = [runtime_mail_of(runtime, where).diff, *(mail.diff for mail in hooks)]
+    except SeriesError as error:
+        raise RefreshError(str(error)) from error
+    try:
+        tree = rehearse(repo, diffs, [{}] * len(diffs), stack.base).tree
+    except Rejection as rejection:
+        raise RefreshError(
+            f"the commits of {where} do not apply one by one as patches; commits that change"
+            " runtime files may have to be melted into the runtime's",
+            detail=rejection.words,
+        ) from rejection
+    if tree != repo.commit(stack.top).tree.hexsha:
+        raise RefreshError(
+            f"the patches would not make the files of {where}; look for file modes,"
+            " symbolic links and submodules in its commits"
+        )
+
+
+def _require_unchanged(
+    repo: Repo,
+    stack: Stack,
+    former: Sequence[Mail],
+    hooks: Sequence[Mail],
+    own: set[str],
+    folder: Path,
+    where: Path,
+) -> None:
+    """No patch file has changed behind the checkout's back.
+
+    Raises:
+        RefreshError: one has; refreshing would take that change back.
+    """
+    known = stack.ids | {mail.sha256 for mail in hooks}
+    synced = git.reference(repo, SYNCED)
+    if synced is not None:
+        then = find_stack(repo, where, synced)
+        known |= then.ids | {mail.sha256 for mail in hooks_of(repo, then, former, own)}
+    for mail in former:
+        if mail.sha256 not in known:
+            raise RefreshError(
+                f"{folder / mail.name} has changed since {where} was made;"
+                " apply the patches to a new checkout and move your commits there"
+            )
+
+
+def _runtime_changes(
+    repo: Repo,
+    stack: Stack,
+    edited: Mapping[str, bytes],
+    own: set[str],
+    present: Mapping[str, bytes],
+    where: Path,
+) -> dict[str, bytes | None]:
+    """Runtime files to write, by path; None for those that go.
+
+    ``present`` is what the patches directory has. It may have moved on since the checkout was
+    made: then a file that the checkout did not edit is left alone.
+    """
+    former = _former_runtime(repo, stack, present, where)
+    changes: dict[str, bytes | None] = {}
+    for path in sorted(own | set(present)):
+        ours, theirs = edited.get(path), present.get(path)
+        if ours == theirs or (former is not None and ours == former.get(path)):
+            continue
+        if former is None or theirs != former.get(path):
+            raise RefreshError(
+                f"{path} has changed both in {where} and in the patches since the checkout was"
+                " made; apply the patches to a new checkout and move your commits there"
+            )
+        changes[path] = ours
+    return changes
+
+
+def _former_runtime(
+    repo: Repo, stack: Stack, present: Mapping[str, bytes], where: Path
+) -> Mapping[str, bytes] | None:
+    """The runtime as it was last refreshed, or as the checkout got it; None when unknown."""
+    brought = sorted(git.changed_paths(repo, stack.base, stack.runtime.hexsha))
+    synced = git.reference(repo, SYNCED)
+    if synced is not None:
+        paths = git.files_at(repo, synced, *sorted(set(present) | set(brought)))
+        return {path: git.content_at(repo, synced, path) for path in paths}
+    applied = {path: git.content_at(repo, stack.runtime.hexsha, path) for path in brought}
+    made_from = trailer(stack.runtime, PATCH_TRAILER)
+    # The commit may have been amended: then it is not what the checkout got.
+    with suppress(SeriesError):
+        for runtime in (applied, present):
+            if runtime_mail_of(runtime, where).sha256 == made_from:
+                return runtime
+    return None

@@ -1,0 +1,31 @@
+"""A checkout made of what an official wheel carries of its tag: every Python file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lmsbuild import archive, git, integrity
+from lmsbuild.source import IMPORTER, VERSION_FILE
+
+_SUFFIXES = (".py", ".pyi")
+
+
+def checkout_of_wheel(wheel: Path, version: str, into: Path) -> None:
+    """Makes ``into``, a new directory, a checkout with one commit: the wheel's Python files.
+
+    A wheel's Python files are its tag's, byte for byte; a few that the build generates come with
+    them. Nothing else of the tag is there.
+
+    Raises:
+        DamagedWheelError, UnsafeMemberError: as integrity.open_wheel.
+    """
+    into.mkdir()
+    with integrity.open_wheel(wheel) as packed:
+        for info in packed.infolist():
+            name = info.filename
+            if name.endswith(_SUFFIXES) and ".data/" not in name:
+                archive.extract(packed, info, into)
+    (into / VERSION_FILE).write_text(f"{version}\n", encoding="utf-8")
+    git.create(into)
+    with git.opened(into) as repo:
+        git.commit_everything(repo, f"Python files of torch {version}\n", IMPORTER)

@@ -1,0 +1,39 @@
+"""Every tag's patch files are what `lmsbuild refresh` writes: none is stale."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import git
+from lmsbuild.apply import apply
+from lmsbuild.cache import default_cache
+from lmsbuild.download import NotOnIndexError, Target
+from lmsbuild.errors import NetworkError
+from lmsbuild.fetch import fetch_wheel
+from lmsbuild.refresh import refresh
+from lmsbuild.registry import Tag, load_registry
+from lmsbuild.wheeltree import checkout_of_wheel
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+pytestmark = pytest.mark.network
+
+
+@pytest.mark.parametrize("tag", list(load_registry()), ids=lambda tag: str(tag.name))
+def test_apply_and_refresh_leave_every_byte(tag: Tag, tmp_path: Path) -> None:
+    # The Python files of a wheel do not depend on the Python that it is for.
+    python = PYTHON if PYTHON in tag.pythons else tag.pythons[0]
+    target = Target(python=python, architecture=tag.architectures[0])
+    try:
+        wheel = fetch_wheel(f"torch=={tag.version}", target, default_cache()).path
+    except (NetworkError, NotOnIndexError) as error:
+        pytest.skip(f"the official wheel cannot be had: {error}")
+    checkout = tmp_path / tag.name
+    with git.session():
+        checkout_of_wheel(wheel, tag.version, checkout)
+    outcome = apply(tag, upstream_url="", given_source=str(checkout))
+    assert outcome.drifted == ()
+    assert refresh(load_registry(), checkout, check=True).changed == ()
