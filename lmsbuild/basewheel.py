@@ -26,7 +26,7 @@ from lmsbuild.registry import Tag
 PROJECT = "torch"
 LIBRARY_MEMBER = f"torch/lib/{LIBRARY}"
 VERSION_MEMBER = "torch/version.py"
-_CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
+CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 
 
 class CpuOnlyWheelError(LmsbuildError):
@@ -132,9 +132,9 @@ def check(
         if LIBRARY_MEMBER in members or "lms" in (base.version.local or ""):
             raise AlreadyGraftedError(f"{name} has LMS already; give the official wheel")
         _check_target(base, tag, architecture, python)
-        if _CUDA_LIBRARY not in members:
+        if CUDA_LIBRARY not in members:
             raise CpuOnlyWheelError(
-                f"{name} is a CPU-only torch (no {_CUDA_LIBRARY}); give the CUDA wheel"
+                f"{name} is a CPU-only torch (no {CUDA_LIBRARY}); give the CUDA wheel"
             )
         _check_origin(base, tag, wheel)
     problems = integrity.record_problems(base.path, advance)
@@ -171,7 +171,7 @@ def _check_origin(base: BaseWheel, tag: Tag, wheel: zipfile.ZipFile) -> None:
     if VERSION_MEMBER not in wheel.NameToInfo:
         raise ForeignWheelError(f"{name} has no {VERSION_MEMBER}; give the official wheel")
     text = integrity.read_text(wheel, VERSION_MEMBER)
-    commit, cuda = _assigned(text, "git_version"), _assigned(text, "cuda")
+    commit, cuda = assigned(text, "git_version"), assigned(text, "cuda")
     if commit != tag.git_commit:
         raise ForeignWheelError(
             f"{name} was built from commit {commit or 'unknown'}, "
@@ -184,6 +184,7 @@ def _check_origin(base: BaseWheel, tag: Tag, wheel: zipfile.ZipFile) -> None:
         )
 
 
-def _assigned(text: str, variable: str) -> str | None:
+def assigned(text: str, variable: str) -> str | None:
+    """What a module's source assigns to a variable, when it is a plain string."""
     match = re.search(rf"^{variable}\s*(?::[^=]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE)
     return match[1] if match else None

@@ -136,7 +136,11 @@ def cxx11_abi(torch: Path) -> int:
     It is read from the mangled names of c10::Error's constructors, which take strings: compiled
     extensions carry no ABI mark of their own in all versions.
     """
-    library = elf.read(torch / "lib" / "libc10.so")
+    return cxx11_abi_of(elf.read(torch / "lib" / "libc10.so"))
+
+
+def cxx11_abi_of(library: elf.Library) -> int:
+    """As :func:`cxx11_abi`, from a libc10.so that was read already."""
     constructors = [name for name in library.exported if name.startswith("_ZN3c105ErrorC1E")]
     if not constructors:
         raise ForeignWheelError(

@@ -57,6 +57,12 @@ class ToolMissingError(LmsbuildError):
     exit_code = 13
 
 
+class PortConflictError(LmsbuildError):
+    """A hook of one tag does not merge with the files of another."""
+
+    exit_code = 14
+
+
 # Sources ------------------------------------------------------------------------------------
 
 

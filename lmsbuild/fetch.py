@@ -38,14 +38,26 @@ def fetch_wheel(
         NotOnIndexError: the index has no such wheel for the target.
         NetworkError, NoSpaceError, DamagedWheelError, ToolMissingError.
     """
-    note = (
-        cache
-        / "wheels"
-        / (f"{requirement.replace('==', '-')}-{target.python_tag}-{target.architecture}.json")
-    )
-    cached = _cached(note)
-    if cached:
-        return cached
+    cached = _cached(_note(requirement, target, cache))
+    return cached or _download(requirement, target, cache, progress)
+
+
+def fetch_newest(
+    requirement: str, target: Target, cache: Path, progress: Progress | None = None
+) -> Fetched:
+    """The wheel of the newest version that a requirement ("name==12.8.*") allows.
+
+    Always asks the index. Raises as fetch_wheel.
+    """
+    return _download(requirement, target, cache, progress)
+
+
+def _note(requirement: str, target: Target, cache: Path) -> Path:
+    name = f"{requirement.replace('==', '-')}-{target.python_tag}-{target.architecture}.json"
+    return cache / "wheels" / name
+
+
+def _download(requirement: str, target: Target, cache: Path, progress: Progress | None) -> Fetched:
     with scratch(cache) as name:
         folder = Path(name)
         index_hashes = download(requirement, target, folder, progress)
@@ -56,6 +68,8 @@ def fetch_wheel(
         index_sha256 = index_hashes.get(wheels[0].name)
         if index_sha256 not in (None, digest):
             raise DamagedWheelError(f"{wheels[0].name} does not match the index's hash; try again")
+        pinned = f"{requirement.split('==')[0]}=={wheels[0].name.split('-')[1]}"
+        note = _note(pinned, target, cache)
         path = note.parent / wheels[0].name
         path.parent.mkdir(exist_ok=True)
         os.replace(wheels[0], path)

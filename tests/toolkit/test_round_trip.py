@@ -22,18 +22,25 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 pytestmark = pytest.mark.network
 
 
-@pytest.mark.parametrize("tag", list(load_registry()), ids=lambda tag: str(tag.name))
-def test_apply_and_refresh_leave_every_byte(tag: Tag, tmp_path: Path) -> None:
+def target_of(tag: Tag) -> Target:
     # The Python files of a wheel do not depend on the Python that it is for.
     python = PYTHON if PYTHON in tag.pythons else tag.pythons[0]
-    target = Target(python=python, architecture=tag.architectures[0])
+    return Target(python=python, architecture=tag.architectures[0])
+
+
+def wheel_of(tag: Tag) -> Path:
+    """The tag's official wheel; without a mirror the test is skipped."""
     try:
-        wheel = fetch_wheel(f"torch=={tag.version}", target, default_cache()).path
+        return fetch_wheel(f"torch=={tag.version}", target_of(tag), default_cache()).path
     except (NetworkError, NotOnIndexError) as error:
         pytest.skip(f"the official wheel cannot be had: {error}")
+
+
+@pytest.mark.parametrize("tag", list(load_registry()), ids=lambda tag: str(tag.name))
+def test_apply_and_refresh_leave_every_byte(tag: Tag, tmp_path: Path) -> None:
     checkout = tmp_path / tag.name
     with git.session():
-        checkout_of_wheel(wheel, tag.version, checkout)
+        checkout_of_wheel(wheel_of(tag), tag.version, checkout)
     outcome = apply(tag, upstream_url="", given_source=str(checkout))
     assert outcome.drifted == ()
     assert refresh(load_registry(), checkout, check=True).changed == ()

@@ -1,0 +1,166 @@
+"""A registry entry found out from an official wheel."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterable
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.markers import default_environment
+from packaging.requirements import InvalidRequirement, Requirement
+
+from lmsbuild import basewheel, compile, elf, integrity, linkstub
+from lmsbuild.basewheel import BaseWheel, assigned
+from lmsbuild.errors import ForeignWheelError, RegistryError
+from lmsbuild.registry import Registry, Tag, Verified
+from lmsbuild.resources import data_file
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# The wheel of the newest version that a requirement allows ("name==12.8.*").
+Newest = Callable[[str], Path]
+
+_PYTHON = re.compile(r"^Programming Language :: Python :: (3\.\d+)$")
+_STANDARD = re.compile(r"__cplusplus < (\d{4})\d\dL")
+_STANDARD_HEADER = "torch/include/torch/csrc/api/include/torch/all.h"
+_YEARS = {"2017": 17, "2020": 20}
+_LEGACY_POLICIES = {"manylinux2014": "manylinux_2_17"}
+
+
+def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
+    """The registry's entry for the release of an official CUDA wheel, with nothing verified.
+
+    What a wheel does not tell (-fabi-version) is taken from a known tag with the same C++ ABI.
+
+    Raises:
+        ForeignWheelError: the wheel does not say what it has to.
+        RegistryError: its CUDA version has no entry in toolkits.toml.
+        NotOnIndexError, NetworkError: a header package cannot be had.
+    """
+    with integrity.open_wheel(base.path) as wheel:
+        if basewheel.CUDA_LIBRARY not in wheel.NameToInfo:
+            raise basewheel.CpuOnlyWheelError(
+                f"{base.path.name} is a CPU-only torch; give the CUDA wheel"
+            )
+        version = integrity.read_text(wheel, basewheel.VERSION_MEMBER)
+        metadata = HeaderParser().parsestr(integrity.read_text(wheel, f"{base.dist_info}/METADATA"))
+        standard = _standard(wheel, base)
+        with wheel.open("torch/lib/libc10.so") as stream:
+            core = elf.read_stream(io.BytesIO(stream.read()))
+    commit, cuda = assigned(version, "git_version"), assigned(version, "cuda")
+    if not commit or not cuda:
+        raise ForeignWheelError(f"{base.path.name}: torch/version.py names no commit or no CUDA")
+    name = f"v{base.version.public}"
+    abi = compile.cxx11_abi_of(core)
+    toolkit = _toolkit(cuda)
+    runtime, markers = _runtime_package(metadata, toolkit, newest)
+    return Tag(
+        name=name,
+        git_commit=commit,
+        hooks=name,
+        pythons=_pythons(metadata, base),
+        architectures=tuple(
+            machine for machine in ("x86_64", "aarch64") if _wanted(markers, machine)
+        ),
+        strategies=("graft",),
+        cuda=cuda,
+        header_packages=(runtime, _compiler_package(metadata, toolkit, cuda, newest)),
+        cxx_standard=standard,
+        cxx11_abi=abi,
+        abi_version=next((tag.abi_version for tag in registry if tag.cxx11_abi == abi), None),
+        manylinux=_policy(base, core),
+        verified=Verified(hooks_wheel=False, hooks_source=False, simulated=False, gpu=""),
+    )
+
+
+def _standard(wheel: zipfile.ZipFile, base: BaseWheel) -> int:
+    found = _STANDARD.search(integrity.read_text(wheel, _STANDARD_HEADER))
+    if found is None or found[1] not in _YEARS:
+        raise ForeignWheelError(f"{base.path.name}: {_STANDARD_HEADER} asks for no known C++")
+    return _YEARS[found[1]]
+
+
+def _pythons(metadata: Message, base: BaseWheel) -> tuple[str, ...]:
+    classifiers = (_PYTHON.match(str(line)) for line in metadata.get_all("Classifier") or [])
+    return tuple(found[1] for found in classifiers if found) or (base.python,)
+
+
+def _toolkit(cuda: str) -> dict[str, str]:
+    toolkits = tomllib.loads(data_file("toolkits.toml").read_text(encoding="utf-8"))
+    major = cuda.split(".")[0]
+    if major not in toolkits:
+        raise RegistryError(f"CUDA {cuda} has no entry in data/toolkits.toml; add one")
+    return dict(toolkits[major])
+
+
+def _requirements(metadata: Message) -> Iterable[Requirement]:
+    for line in metadata.get_all("Requires-Dist") or []:
+        try:
+            yield Requirement(str(line))
+        except InvalidRequirement:
+            continue
+
+
+def _runtime_package(
+    metadata: Message, toolkit: dict[str, str], newest: Newest
+) -> tuple[str, Requirement]:
+    """The pinned package, and the wheel's requirement that led to it."""
+    for requirement in _requirements(metadata):
+        if requirement.name == toolkit["runtime"]:
+            return f"{requirement.name}{requirement.specifier}", requirement
+        if requirement.name == toolkit.get("meta"):
+            return _pinned_by(requirement, toolkit["runtime"], newest), requirement
+    raise ForeignWheelError(f"the wheel requires no {toolkit['runtime']}; is it the one from PyPI?")
+
+
+def _compiler_package(metadata: Message, toolkit: dict[str, str], cuda: str, newest: Newest) -> str:
+    for requirement in _requirements(metadata):
+        if requirement.name == toolkit.get("meta"):
+            return _pinned_by(requirement, toolkit["compiler"], newest)
+    # No requirement of torch's: the newest of the same CUDA version.
+    return _exact(toolkit["compiler"], newest(f"{toolkit['compiler']}=={cuda}.*"))
+
+
+def _pinned_by(meta: Requirement, package: str, newest: Newest) -> str:
+    """What a meta package's extras pin, such as "nvidia-cuda-crt==13.0.88.*", without wildcard."""
+    with integrity.open_wheel(newest(f"{meta.name}{meta.specifier}")) as wheel:
+        text = integrity.read_text(wheel, f"{integrity.dist_info(wheel)}/METADATA")
+    for requirement in _requirements(HeaderParser().parsestr(text)):
+        if requirement.name == package:
+            return f"{package}{requirement.specifier}".removesuffix(".*")
+    raise ForeignWheelError(f"{meta.name}{meta.specifier} does not pin {package}")
+
+
+def _exact(package: str, found: Path) -> str:
+    return f"{package}=={found.name.split('-')[1]}"
+
+
+def _wanted(requirement: Requirement, machine: str) -> bool:
+    """Whether the wheel for this architecture needs CUDA, hence has it."""
+    if requirement.marker is None:
+        return True
+    environment = {key: str(value) for key, value in default_environment().items()}
+    environment |= {"platform_machine": machine, "platform_system": "Linux", "extra": ""}
+    return requirement.marker.evaluate(environment)
+
+
+def _policy(base: BaseWheel, core: elf.Library) -> str:
+    """The policy that the wheel's name tells; else the oldest that its own library meets."""
+    tag = base.platform_tag.removesuffix(f"_{base.architecture}").split(".")[0]
+    known = tomllib.loads(data_file("manylinux.toml").read_text(encoding="utf-8"))
+    name = _LEGACY_POLICIES.get(tag, tag)
+    if name in known:
+        return name
+    # The first name (manylinux1) is on wheels that do not keep to it.
+    for name in known:
+        if not linkstub.violations(core, linkstub.load_policy(name)):
+            return name
+    raise RegistryError(f"{base.path.name} meets no policy of data/manylinux.toml")

@@ -1,0 +1,29 @@
+"""A registry entry from a wheel: every known tag's own entry must come out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from test_round_trip import target_of, wheel_of
+
+from lmsbuild.basewheel import identify
+from lmsbuild.cache import default_cache
+from lmsbuild.facts import tag_of_wheel
+from lmsbuild.fetch import fetch_newest
+from lmsbuild.registry import Tag, load_registry
+
+pytestmark = pytest.mark.network
+
+
+@pytest.mark.parametrize("tag", list(load_registry()), ids=lambda tag: str(tag.name))
+def test_the_entry_of_a_known_tag(tag: Tag) -> None:
+    target = target_of(tag)
+    found = tag_of_wheel(
+        identify(wheel_of(tag)),
+        load_registry(),
+        lambda wanted: fetch_newest(wanted, target, default_cache()).path,
+    )
+    # What was tested, and on which GPU, is in no wheel; nor is who shares hooks with whom.
+    known = dataclasses.replace(tag, verified=found.verified, hooks=found.hooks)
+    assert found == known
