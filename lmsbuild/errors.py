@@ -195,6 +195,12 @@ class OverlayError(LmsbuildError):
     exit_code = 40
 
 
+class UnusableError(LmsbuildError):
+    """Large Model Support cannot be used in the torch that was looked at."""
+
+    exit_code = 44
+
+
 # The machine --------------------------------------------------------------------------------
 
 

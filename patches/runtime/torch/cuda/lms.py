@@ -662,6 +662,91 @@ def stats(device=None):
     return result
 
 
+def _words(size):
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << shift:
+            return "{:.2f} {}".format(size / (1 << shift), unit)
+    return "{} bytes".format(size)
+
+
+def explain(device=None):
+    r"""Says whether LMS pages out, and what keeps it from doing so.
+
+    Args:
+        device (torch.device or int): the current one by default.
+
+    Returns:
+        str: one finding a line. Peaks and counts are those of ``stats()``, since
+        they were last reset.
+    """
+    if torch.cuda.device_count() == 0:
+        return "There is no CUDA device: LMS has no effect."
+    if not _settings["enabled"]:
+        return "LMS is off: torch.cuda.set_enabled_lms(True) turns it on."
+    _load()
+    found = []
+    values = _values(device)
+    native = torch.cuda.memory_stats(device)
+    used = native.get("allocated_bytes.all.current", 0)
+    limit = values["lms.limit_bytes"]
+    resident = values["lms.resident_bytes.current"]
+    held = values["lms.held_bytes.current"]
+    if _settings["limit"]:
+        how, most = "set with set_limit_lms", values["lms.resident_bytes.peak"]
+    else:
+        how, most = "automatic", native.get("allocated_bytes.all.peak", 0)
+    pressure = most > limit or values["lms.out_of_memory_retries"] > 0
+    if values["reclaimed"]:
+        found.append(
+            "LMS pages out: {} page-outs moved {} to the host; {} came back, and {} are there "
+            "now.".format(
+                values["reclaimed"],
+                _words(values["reclaimed_bytes"]),
+                _words(values["lms.page_in_bytes"]),
+                _words(values["lms.paged_out_bytes.current"]),
+            )
+        )
+    else:
+        found.append("LMS has paged nothing out.")
+        if not pressure:
+            found.append(
+                "There was no need to: at most {} were in use, and the limit is {} ({}).".format(
+                    _words(most), _words(limit), how
+                )
+            )
+    if torch.cuda.is_current_stream_capturing():
+        found.append("A CUDA graph is being captured: nothing moves meanwhile.")
+    if used > 0 and (used - resident) * 2 > used:
+        found.append(
+            "{} of {} in use are not managed: storages below {} (set_size_lms), storages that no "
+            "operator has used since LMS was turned on, and memory of CUDA graphs and "
+            "pools.".format(_words(used - resident), _words(used), _words(_settings["size"]))
+        )
+    if held > 0 and held * 2 > resident:
+        found.append(
+            "{} of {} managed on the GPU are held there, because their addresses were handed out "
+            "(data_ptr(), DLPack, CUDA graphs, exclude(), resident()); release() ends "
+            "that.".format(_words(held), _words(resident))
+        )
+    if values["pinned_bytes.all.peak"] * 10 > limit * 8:
+        found.append(
+            "Operators that ran at once used {} together, and the limit is {}: what one operator "
+            "uses has to fit. Use smaller batches, or foreach=False in an optimizer.".format(
+                _words(values["pinned_bytes.all.peak"]), _words(limit)
+            )
+        )
+    host_limit = _settings["host_limit"]
+    pinned = sum(
+        _values(index)["lms.host_bytes.current"] for index in range(torch.cuda.device_count())
+    )
+    if host_limit and pressure and (not values["reclaimed"] or pinned * 10 >= host_limit * 9):
+        found.append(
+            "Host memory may be what is missing: {} are pinned, and set_host_limit_lms allows "
+            "{}.".format(_words(pinned), _words(host_limit))
+        )
+    return "\n".join(found)
+
+
 def reset_peak_stats(device=None):
     r"""Starts the peaks of LMS's statistics again at the current values."""
     if _library is not None:

@@ -1,0 +1,132 @@
+"""What `lmsbuild doctor` asks the interpreter whose torch it looks at: one line of JSON.
+
+It runs there without lmsbuild, and reports instead of failing.
+"""
+
+import json
+import os
+import platform
+import sys
+
+_TRIAL_BYTES = 4 << 20
+
+
+def main():
+    told = {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "torch": None,
+        "error": "",
+        "lms": None,
+        "provenance": None,
+        "devices": [],
+        "cuda_error": "",
+        "backend": "",
+        "settings": {},
+        "trial": None,
+    }
+    # A folder called torch in the current one is not what programs elsewhere import.
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+    try:
+        import torch
+    except Exception as error:
+        told["error"] = _words(error)
+        return told
+    told["torch"] = {
+        "path": os.path.dirname(getattr(torch, "__file__", None) or ""),
+        "version": str(getattr(torch, "__version__", "")),
+        "cuda": getattr(getattr(torch, "version", None), "cuda", None),
+    }
+    told["provenance"] = _provenance()
+    lms = getattr(getattr(torch, "cuda", None), "lms", None)
+    if lms is not None:
+        told["lms"] = _library(torch, lms)
+    _devices(torch, told)
+    if lms is not None and told["devices"] and not told["lms"]["error"]:
+        told["settings"] = {
+            "enabled": torch.cuda.get_enabled_lms(),
+            "limit": torch.cuda.get_limit_lms(),
+            "size": torch.cuda.get_size_lms(),
+            "host_limit": torch.cuda.get_host_limit_lms(),
+        }
+        told["trial"] = {"error": _trial(torch)}
+    return told
+
+
+def _words(error):
+    return "{}: {}".format(type(error).__name__, " ".join(str(error).split()))[:500]
+
+
+def _provenance():
+    try:
+        from importlib.metadata import distribution
+
+        text = distribution("torch").read_text("lms.json")
+        return json.loads(text) if text else None
+    except Exception:
+        return None
+
+
+def _library(torch, lms):
+    import ctypes
+
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
+    told = {
+        "path": path,
+        "abi": None,
+        "wanted": getattr(lms, "_ABI_VERSION", None),
+        "error": "",
+    }
+    if not os.path.exists(path):
+        told["error"] = "there is no " + path
+        return told
+    try:
+        library = ctypes.CDLL(path)
+        library.lms_abi_version.restype = ctypes.c_int
+        told["abi"] = library.lms_abi_version()
+    except (OSError, AttributeError) as error:
+        told["error"] = _words(error)
+    return told
+
+
+def _devices(torch, told):
+    try:
+        told["backend"] = torch.cuda.get_allocator_backend()
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            name = torch.cuda.get_device_name(index)
+            told["devices"].append({"name": name, "free": free, "total": total})
+        if not told["devices"]:
+            # Says what a program would see: no driver, one that is too old, no device.
+            torch.cuda.init()
+    except Exception as error:
+        told["cuda_error"] = _words(error)
+
+
+def _trial(torch):
+    """Moves one tensor to the host and back; returns what went wrong, or ""."""
+    before = torch.cuda.get_enabled_lms()
+    try:
+        torch.cuda.set_enabled_lms(True)
+        tensor = torch.arange(_TRIAL_BYTES // 4, dtype=torch.int32, device="cuda")
+        tensor.add_(1)
+        size = torch.cuda.get_size_lms()
+        torch.cuda.set_size_lms(min(size, _TRIAL_BYTES))
+        try:
+            torch.cuda.reclaim_inactive()
+            moved = not torch.cuda.lms.is_resident(tensor)
+            expected = torch.arange(1, _TRIAL_BYTES // 4 + 1, dtype=torch.int32)
+            same = torch.equal(tensor.cpu(), expected)
+        finally:
+            torch.cuda.set_size_lms(size)
+    except Exception as error:
+        return _words(error)
+    finally:
+        torch.cuda.set_enabled_lms(before)
+    if not moved:
+        return "a tensor that no operator uses stayed on the GPU"
+    return "" if same else "a tensor came back with other values"
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

@@ -1,0 +1,243 @@
+"""`lmsbuild doctor`: whether LMS is usable in a torch, and why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_torch import shared_library
+
+from lmsbuild.cli import main
+from lmsbuild.doctor import Finding, Host, ask, examine, find_python, read_host
+from lmsbuild.errors import UnusableError, WrongPythonError
+from lmsbuild.registry import load_registry
+
+GIB = 1 << 30
+TAG = load_registry().default
+HOST = Host(available=64 * GIB, allowed=None, lockable=8 << 20)
+
+TORCH = """\
+from . import cuda, version
+__version__ = "{version}"
+def arange(*values, **more): return Tensor()
+class Tensor:
+    def add_(self, value): pass
+    def cpu(self): return self
+int32 = None
+def equal(a, b): return {equal}
+"""
+CUDA = """\
+from . import lms
+from .lms import *
+def device_count(): return {devices}
+def get_allocator_backend(): return {backend!r}
+def mem_get_info(index): return (30 << 30, 80 << 30)
+def get_device_name(index): return "Fake GPU"
+def init(): raise RuntimeError("Found no NVIDIA driver\\non your system")
+"""
+LMS = """\
+_ABI_VERSION = 2
+__all__ = ["set_enabled_lms", "get_enabled_lms", "get_limit_lms", "get_size_lms",
+           "set_size_lms", "get_host_limit_lms", "reclaim_inactive"]
+def set_enabled_lms(enable): pass
+def get_enabled_lms(): return False
+def get_limit_lms(): return 0
+def get_size_lms(): return 1 << 20
+def set_size_lms(size): pass
+def get_host_limit_lms(): return 0
+def reclaim_inactive(): return 0
+def is_resident(tensor): return {resident}
+"""
+
+
+def fake_torch(
+    folder: Path,
+    *,
+    version: str = f"{TAG.version}+cu130.lms1",
+    equal: bool = True,
+    devices: int = 1,
+    backend: str = "native",
+    resident: bool = False,
+    abi: int | None = 2,
+    lms: bool = True,
+    provenance: bool = True,
+) -> Path:
+    """A folder for PYTHONPATH with a torch in it."""
+    files = {
+        "torch/__init__.py": TORCH.format(version=version, equal=equal),
+        "torch/version.py": "cuda = '13.0'\n",
+        "torch/cuda/__init__.py": CUDA.format(devices=devices, backend=backend),
+        "torch/cuda/lms.py": LMS.format(resident=resident),
+        f"torch-{version}.dist-info/METADATA": f"Name: torch\nVersion: {version}\n",
+    }
+    if provenance:
+        files[f"torch-{version}.dist-info/lms.json"] = json.dumps(
+            {"tag": TAG.name, "base": "torch.whl", "lmsbuild": "0.1.0", "commit": "abc"}
+        )
+    if not lms:
+        del files["torch/cuda/lms.py"]
+        text = files["torch/cuda/__init__.py"]
+        files["torch/cuda/__init__.py"] = "\n".join(text.splitlines()[2:])
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    if abi is not None:
+        source = f'extern "C" int lms_abi_version() {{ return {abi}; }}'
+        shared_library(folder / "torch/lib/libtorch_lms.so", source)
+    return folder
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def tell(**options: Any) -> dict[str, Any]:
+        monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path / "site", **options)))
+        return ask(sys.executable)
+
+    return tell
+
+
+def report(told: dict[str, Any], host: Host = HOST, **environment: str) -> tuple[Finding, ...]:
+    return examine(told, load_registry(), host, environment)
+
+
+def wrong(told: dict[str, Any]) -> list[str]:
+    return [f"{finding.topic}: {finding.text}" for finding in report(told) if finding.wrong]
+
+
+def text(findings: tuple[Finding, ...]) -> str:
+    return "\n".join(f"{finding.topic}: {finding.text}" for finding in findings)
+
+
+def test_all_is_well(told: Any, tmp_path: Path) -> None:
+    found = told()
+    assert wrong(found) == []
+    words = text(report(found))
+    assert f"torch: {TAG.version}+cu130.lms1, CUDA 13.0, {tmp_path / 'site' / 'torch'}" in words
+    assert "library: interface version 2, " in words
+    assert f"made from: torch.whl ({TAG.name}) by lmsbuild 0.1.0, commit abc" in words
+    assert "GPU 0: Fake GPU, 30.0 GiB of 80.0 GiB free" in words
+    assert "allocator: native" in words
+    assert "LMS off, limit automatic, smallest storage 1.0 MiB, host limit none" in words
+    assert "trial: 4 MiB went to the host and came back unchanged" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"lms": False, "abi": None, "version": TAG.version}, f"lmsbuild wheel {TAG.name}"),
+        (
+            {"lms": False, "abi": None, "version": f"{TAG.version}7"},
+            "no patches for it (unknown tag",
+        ),
+        ({"abi": None}, "library: does not load: there is no "),
+        ({"abi": 1}, "has interface version 1, and torch/cuda/lms.py needs 2"),
+        ({"devices": 0}, "GPU: none that can be used (RuntimeError: Found no NVIDIA driver on"),
+        ({"backend": "cudaMallocAsync"}, "allocator: cudaMallocAsync, and LMS works with"),
+        ({"resident": True}, "trial: failed: a tensor that no operator uses stayed on the GPU"),
+        ({"equal": False}, "trial: failed: a tensor came back with other values"),
+    ],
+)
+def test_what_is_wrong(told: Any, options: dict[str, Any], expected: str) -> None:
+    first, *more = wrong(told(**options))
+    assert expected in first
+    assert more == []
+
+
+def test_no_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (line,) = wrong(ask(sys.executable))
+    assert line.startswith("torch: cannot be imported (ImportError: libcudart.so.13: cannot open)")
+
+
+def test_a_folder_called_torch_where_one_stands_is_not_it(
+    told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert wrong(told()) == []
+
+
+def test_unknown_origin(told: Any) -> None:
+    assert "made from: unknown" in text(report(told(provenance=False)))
+
+
+def test_variables_that_matter_are_shown(told: Any) -> None:
+    words = text(report(told(), PYTORCH_ALLOC_CONF="expandable_segments:True", HOME="/x"))
+    assert "environment: PYTORCH_ALLOC_CONF=expandable_segments:True" in words
+    assert "HOME" not in words
+
+
+def test_little_host_memory_is_told(told: Any) -> None:
+    found = told()
+    assert "has to fit into" in text(report(found))  # 64 GiB, and the GPU has 80
+    plenty = replace(HOST, available=200 * GIB)
+    assert "has to fit into" not in text(report(found, plenty))
+    contained = replace(plenty, allowed=10 * GIB)
+    assert "has to fit into 10.0 GiB" in text(report(found, contained))
+
+
+def test_the_hosts_memory_is_read(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    2048 kB\n",
+        "proc/self/cgroup": "0::/a/b\n",
+        "sys/fs/cgroup/a/memory.max": "1000\n",
+        "sys/fs/cgroup/a/memory.current": "400\n",
+        "sys/fs/cgroup/a/b/memory.max": "max\n",
+    }
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    host = read_host(tmp_path)
+    assert (host.available, host.allowed, host.left) == (2048 << 10, 600, 600)
+    empty = read_host(tmp_path / "nothing")
+    assert (empty.available, empty.allowed, empty.left) == (None, None, None)
+
+
+@pytest.mark.parametrize("body", ["import os; os._exit(7)", "print('{'); import os; os._exit(0)"])
+def test_an_interpreter_that_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    (tmp_path / "torch.py").write_text(body)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(WrongPythonError, match="try it by hand"):
+        ask(sys.executable)
+
+
+def test_no_such_interpreter() -> None:
+    with pytest.raises(WrongPythonError, match="name one with --python"):
+        find_python("/no/such/python")
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path / "a path with spaces")))
+    good = CliRunner().invoke(main, ["doctor", "--python", sys.executable])
+    assert good.exit_code == 0, good.output
+    assert "torch.cuda.lms.explain()" in good.stdout
+    for answer in ("LMS is off", "no pressure", "small", "held", "graphs", "host memory is"):
+        assert answer in good.stdout
+    monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path / "b", devices=0)))
+    bad = CliRunner().invoke(main, ["doctor", "--python", sys.executable])
+    assert bad.exit_code == UnusableError.exit_code
+    assert "NO  GPU: none that can be used" in bad.stdout
+    (line,) = bad.stderr.splitlines()
+    assert line.startswith("lmsbuild: error: LMS cannot be used: GPU")
+
+
+def test_the_default_is_the_python_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert find_python(None) == str(program)
+    assert subprocess.run([program], check=False).returncode == 0
