@@ -193,10 +193,22 @@ def _rehearse(repo: Repo, series: Series, where: Path) -> Rehearsal:
     except Rejection as rejection:
         mail = series.mails[rejection.number]
         raise HookError(
-            f"{mail.name} does not apply to {_place(mail, rejection.words)};"
-            f" {where} was left as it was",
+            f"{mail.name} does not apply to {_place(mail, rejection.words)}"
+            f"{_reason(repo, series.tag, rejection.words)}; {where} was left as it was",
             detail=rejection.words,
         ) from rejection
+
+
+def _reason(repo: Repo, tag: Tag, words: str) -> str:
+    """What about the file keeps a hook from applying, as far as the repository tells."""
+    failed = _FAILED_AT.search(words) or _FAILED_FILE.search(words)
+    if failed is None:
+        return ""
+    path = failed["path"]
+    if git.blob_at(repo, "HEAD", path) and b"\r\n" in git.content_at(repo, "HEAD", path):
+        return ", because its lines end in CRLF; take sources with Unix line ends"
+    commit = git.last_change(repo, tag.git_commit, path)
+    return f", because your commit {commit} changes it" if commit else ""
 
 
 def _place(mail: Mail, words: str) -> str:

@@ -89,6 +89,11 @@ def require_clean(repo: Repo, where: Path) -> None:
     if operation is not None:
         raise DirtySourceError(f"{where} is in the middle of a {operation}; finish or abort it")
     changed = git.changed_files(repo)
+    if changed and git.only_line_ends(repo):
+        raise DirtySourceError(
+            f"the files of {where} differ from its commit by their line ends, CRLF"
+            f" ({_some(changed)}); check them out again: git checkout --force HEAD -- ."
+        )
     if changed:
         raise DirtySourceError(
             f"{where} has changes that are not committed ({_some(changed)});"

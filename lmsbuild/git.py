@@ -137,8 +137,11 @@ def opened(path: Path) -> Iterator[Repo]:
     Raises:
         SourceError: there is no repository, or git refuses to use it.
     """
+    if os.path.expandvars(path.absolute()) != str(path.absolute()):
+        # GitPython would put the variable's value there, and work somewhere else.
+        raise SourceError(f"{path} names an environment variable; rename the directory")
     try:
-        repo = Repo(path, search_parent_directories=False)
+        repo = Repo(path, search_parent_directories=False, expand_vars=False)
     except (InvalidGitRepositoryError, NoSuchPathError) as error:
         raise SourceError(f"{path} is not a git repository") from error
     try:
@@ -275,6 +278,30 @@ def changed_paths(repo: Repo, before: str, after: str) -> dict[str, str]:
         repo, "diff-tree", "-r", "-z", "--name-status", "--no-renames", before, after
     ).split("\0")
     return dict(zip(listing[1::2], listing[0::2], strict=False))
+
+
+def last_change(repo: Repo, since: str, path: str) -> str | None:
+    """The newest commit after ``since`` that changes a file: short id and subject.
+
+    None when there is none, or ``since`` is not below what is checked out.
+    """
+    try:
+        run(repo, "merge-base", "--is-ancestor", since, "HEAD")
+    except GitCommandError:
+        return None
+    # %x27 is a quotation mark.
+    style = "--format=%h (%x27%s%x27)"
+    log = ("log", "--max-count=1", "--no-show-signature", "--abbrev=12", style)
+    return run(repo, *log, f"{since}..HEAD", "--", path) or None
+
+
+def only_line_ends(repo: Repo) -> bool:
+    """Whether what is not committed differs by carriage returns at the ends of lines alone."""
+    options = ("--numstat", "--ignore-cr-at-eol", "--ignore-submodules=dirty")
+    # A row for each file that differs in more; without the user's conversions, which hide it.
+    listing = run(repo, "diff", *options, "HEAD", verbatim=True)
+    rows = (line.split("\t")[:2] for line in listing.splitlines())
+    return all(row == ["0", "0"] for row in rows)
 
 
 def sanitized_subject(repo: Repo, commit: str) -> str:

@@ -239,9 +239,8 @@ def _require_unchanged(
         RefreshError: one has; refreshing would take that change back.
     """
     known = stack.ids | {mail.sha256 for mail in hooks}
-    synced = git.reference(repo, SYNCED)
-    if synced is not None:
-        then = find_stack(repo, where, synced)
+    then = _synced(repo, stack, where)
+    if then is not None:
         known |= then.ids | {mail.sha256 for mail in hooks_of(repo, then, former, own)}
     for mail in former:
         if mail.sha256 not in known:
@@ -279,15 +278,28 @@ def _runtime_changes(
     return changes
 
 
+def _synced(repo: Repo, stack: Stack, where: Path) -> Stack | None:
+    """The stack as it was when the patch files last said the same; None when unknown.
+
+    The note may be about another branch, with another tag's patches or older ones.
+    """
+    commit = git.reference(repo, SYNCED)
+    if commit is None:
+        return None
+    then = find_stack(repo, where, commit)
+    same = [(s.base, s.tag, trailer(s.runtime, PATCH_TRAILER)) for s in (then, stack)]
+    return then if same[0] == same[1] else None
+
+
 def _former_runtime(
     repo: Repo, stack: Stack, present: Mapping[str, bytes], where: Path
 ) -> Mapping[str, bytes] | None:
     """The runtime as it was last refreshed, or as the checkout got it; None when unknown."""
     brought = sorted(git.changed_paths(repo, stack.base, stack.runtime.hexsha))
-    synced = git.reference(repo, SYNCED)
-    if synced is not None:
-        paths = git.files_at(repo, synced, *sorted(set(present) | set(brought)))
-        return {path: git.content_at(repo, synced, path) for path in paths}
+    then = _synced(repo, stack, where)
+    if then is not None:
+        paths = git.files_at(repo, then.top, *sorted(set(present) | set(brought)))
+        return {path: git.content_at(repo, then.top, path) for path in paths}
     applied = {path: git.content_at(repo, stack.runtime.hexsha, path) for path in brought}
     made_from = trailer(stack.runtime, PATCH_TRAILER)
     # The commit may have been amended: then it is not what the checkout got.

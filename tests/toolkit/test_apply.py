@@ -61,6 +61,104 @@ def tarball(upstream: Upstream, path: Path, top: str = "any-top-1.0") -> Path:
     return path
 
 
+# --- checkouts as people have them ----------------------------------------------------------
+
+
+def test_local_commits_on_top_of_the_tag(upstream: Upstream) -> None:
+    text = (upstream.checkout / MEMORY).read_text()
+    (upstream.checkout / MEMORY).write_text("import os\n" + text)
+    commit(upstream.checkout, "local: mine")
+    outcome = applied(upstream, upstream.checkout)
+    assert len(outcome.commits) == 4
+    assert {path for _, path in outcome.drifted} == {MEMORY}
+    assert git(upstream.checkout, "log", "--format=%s", "-1", "HEAD~4") == "local: mine"
+
+
+def test_a_local_commit_in_the_way_is_named(upstream: Upstream) -> None:
+    text = (upstream.checkout / MEMORY).read_text()
+    (upstream.checkout / MEMORY).write_text(text.replace("return 3\n", "return 4711\n"))
+    commit(upstream.checkout, "local: mine")
+    short = git(upstream.checkout, "rev-parse", "--short=12", "HEAD")
+    refused(
+        upstream,
+        HookError,
+        rf"hunk 1 of 2 .*, because your commit {short} \('local: mine'\) changes it",
+    )
+
+
+def test_sources_with_foreign_line_ends(upstream: Upstream) -> None:
+    for name in (MEMORY, "torch/cuda/__init__.py"):
+        path = upstream.checkout / name
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    commit(upstream.checkout, "unpacked elsewhere")
+    refused(upstream, HookError, "because its lines end in CRLF")
+
+
+def test_files_with_foreign_line_ends(upstream: Upstream) -> None:
+    path = upstream.checkout / MEMORY
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    refused(
+        upstream,
+        DirtySourceError,
+        r"by their line ends, CRLF \(torch/cuda/memory.py\)",
+    )
+    git(upstream.checkout, "checkout", "--force", "HEAD", "--", ".")
+    assert len(applied(upstream, upstream.checkout).commits) == 4
+
+
+def test_line_ends_and_a_change_are_a_change(upstream: Upstream) -> None:
+    path = upstream.checkout / MEMORY
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n").replace(b"return 3", b"return 4"))
+    refused(upstream, DirtySourceError, "not committed")
+
+
+def test_a_shallow_clone(upstream: Upstream, tmp_path: Path) -> None:
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", upstream.checkout.as_uri(), str(shallow))
+    assert applied(upstream, shallow).commit == applied(upstream, upstream.checkout).commit
+    # And as the source of another.
+    git(shallow, "reset", "--quiet", "--hard", "HEAD~4")
+    assert len(applied(upstream, shallow, into=tmp_path / "other").commits) == 4
+
+
+@pytest.mark.parametrize("folder", ["empty", "missing"])
+def test_a_submodule_that_was_not_fetched(upstream: Upstream, folder: str) -> None:
+    checkout = upstream.checkout
+    (checkout / ".gitmodules").write_text(
+        '[submodule "x"]\n\tpath = third_party/x\n\turl = https://example.invalid/x\n'
+    )
+    git(checkout, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third_party/x")
+    git(checkout, "add", ".gitmodules")
+    git(checkout, "commit", "--quiet", "--message", "submodule")
+    if folder == "empty":
+        (checkout / "third_party/x").mkdir(parents=True)
+    outcome = applied(upstream, checkout)
+    assert len(outcome.commits) == 4
+    assert git(checkout, "ls-tree", "HEAD", "third_party/x").startswith("160000 ")
+    reverse(upstream.tag, checkout)
+
+
+def test_a_path_that_names_a_variable_leads_nowhere_else(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "a $place"
+    git(tmp_path, "clone", "--quiet", str(upstream.checkout), str(odd))
+    monkeypatch.setenv("place", "nowhere")
+    with pytest.raises(SourceError, match="rename the directory"):
+        applied(upstream, odd)
+    monkeypatch.delenv("place")
+    assert len(applied(upstream, odd).commits) == 4
+
+
+def test_a_path_with_spaces_and_quotes(upstream: Upstream, tmp_path: Path) -> None:
+    odd = tmp_path / 'it\'s a "path": with $everything'
+    git(tmp_path, "clone", "--quiet", str(upstream.checkout), str(odd))
+    assert len(applied(upstream, odd).commits) == 4
+    reverse(upstream.tag, odd)
+    other = odd.with_name("made from it")
+    assert len(applied(upstream, odd, into=other).commits) == 4
+
+
 # --- what it does ---------------------------------------------------------------------------
 
 

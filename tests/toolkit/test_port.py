@@ -188,17 +188,21 @@ def test_a_file_that_moved(releases: Releases, tmp_path: Path) -> None:
     refused(releases, tmp_path, PortConflictError, INIT, stays=True)
 
 
+def source_tree(tree: Path, version: str, text: str) -> Path:
+    (tree / "torch/cuda").mkdir(parents=True)
+    (tree / INIT).write_text(text)
+    (tree / "version.txt").write_text(version)
+    git(tree, "init", "--quiet", "--initial-branch=main")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message", "base")
+    return tree
+
+
 def test_from_sources(releases: Releases, tmp_path: Path) -> None:
-    sources = []
-    for version, text in ((OLD, CUDA_INIT), (NEW, "\n\n" + CUDA_INIT)):
-        tree = tmp_path / f"source {version}"
-        (tree / "torch/cuda").mkdir(parents=True)
-        (tree / INIT).write_text(text)
-        (tree / "version.txt").write_text(version)
-        git(tree, "init", "--quiet", "--initial-branch=main")
-        git(tree, "add", "--all")
-        git(tree, "commit", "--quiet", "--message", "base")
-        sources.append(str(tree))
+    sources = [
+        str(source_tree(tmp_path / f"source {version}", version, text))
+        for version, text in ((OLD, CUDA_INIT), (NEW, "\n\n" + CUDA_INIT))
+    ]
     releases.change_new({INIT: ("\n\n" + CUDA_INIT).encode()})
     tag = ported(releases, tmp_path, old_source=sources[0], given_source=sources[1]).tag
     assert tag.verified.hooks_source
@@ -207,14 +211,39 @@ def test_from_sources(releases: Releases, tmp_path: Path) -> None:
         assert git(Path(tree), "log", "--format=%s") == "base"
 
 
+@pytest.mark.parametrize("how", ["plain", "--depth=1", "autocrlf"])
+def test_from_a_checkout_as_people_have_them(releases: Releases, tmp_path: Path, how: str) -> None:
+    origin = source_tree(tmp_path / "origin", NEW, "\n" + CUDA_INIT)
+    git(origin, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},third_party/x")
+    git(origin, "commit", "--quiet", "--message", "a submodule that nobody fetched")
+    tree = tmp_path / "a source with spaces"
+    option = "--config=core.autocrlf=true" if how == "autocrlf" else how
+    options = [] if how == "plain" else [option]
+    git(tmp_path, "clone", "--quiet", *options, origin.as_uri(), str(tree))
+    assert (b"\r\n" in (tree / INIT).read_bytes()) == (how == "autocrlf")
+    releases.change_new({INIT: ("\n" + CUDA_INIT).encode()})
+    result = ported(releases, tmp_path, given_source=str(tree))
+    (hook,) = load_hooks(result.tag, releases.patches)
+    assert [hunk.old_start for hunk in hook.files[0].hunks] == [6]
+    assert "\r" not in hook.text()
+
+
+def test_sources_with_local_commits_are_taken_as_they_are_checked_out(
+    releases: Releases, tmp_path: Path
+) -> None:
+    tree = source_tree(tmp_path / "source", NEW, CUDA_INIT)
+    (tree / INIT).write_text("import mine\n" + CUDA_INIT)
+    git(tree, "commit", "--quiet", "--all", "--message", "local: mine")
+    releases.change_new({INIT: CUDA_INIT.encode()})
+    # The hooks are for the release: what was made against local changes does not fit its wheel.
+    refused(releases, tmp_path, HookError, "line 6 is not what", given_source=str(tree))
+    # With the tag in it, the tag is what is taken.
+    git(tree, "tag", f"v{NEW}", "HEAD~1")
+    assert ported(releases, tmp_path, given_source=str(tree)).tag.verified.hooks_source
+
+
 def test_sources_that_are_not_the_wheels(releases: Releases, tmp_path: Path) -> None:
-    tree = tmp_path / "source"
-    (tree / "torch/cuda").mkdir(parents=True)
-    (tree / INIT).write_text("# other\n" + CUDA_INIT)
-    (tree / "version.txt").write_text(NEW)
-    git(tree, "init", "--quiet", "--initial-branch=main")
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", "--message", "base")
+    tree = source_tree(tmp_path / "source", NEW, "# other\n" + CUDA_INIT)
     refused(releases, tmp_path, HookError, "does not apply", given_source=str(tree))
 
 

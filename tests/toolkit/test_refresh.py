@@ -265,6 +265,18 @@ def test_a_runtime_that_moved_on_stays(upstream: Upstream, checkout: Path) -> No
     assert path.read_text() == "// somebody else's\n"
 
 
+def test_a_branch_with_older_patches_takes_nothing_back(upstream: Upstream, checkout: Path) -> None:
+    git(checkout, "checkout", "--quiet", "-b", "newer", NAME)
+    path = upstream.patches / "runtime" / LMS_CPP
+    path.write_text("// newer\n")
+    put_on(upstream)
+    git(checkout, "checkout", "--quiet", "main")
+    edit(checkout / MEMORY, "return 9\n", "return 99\n")
+    commit(checkout, "cuda: nine\n\nWhy.")
+    assert f"runtime/{LMS_CPP}" not in dict(refreshed(upstream).changed)
+    assert path.read_text() == "// newer\n"
+
+
 def test_a_checkout_from_the_exported_patch(upstream: Upstream, checkout: Path) -> None:
     # Without what `lmsbuild apply` notes.
     git(checkout, "update-ref", "-d", "refs/worktree/lmsbuild/synced")
