@@ -66,7 +66,7 @@ using StrongStorage = c10::intrusive_ptr<c10::StorageImpl>;
 // is dying. Where storages know of their Python objects (some time after
 // 2.9), null also when that is its only owner: WeakStorage::lock() takes the
 // GIL then, and whoever has the GIL may wait for the mutex.
-#if LMS_TORCH_AT_LEAST(11)
+#if LMS_TORCH_AT_LEAST(10)
 template <auto Count>
 struct ReferenceCount {
   friend std::atomic<uint64_t>& reference_count(c10::StorageImpl& storage) {
@@ -257,13 +257,25 @@ class ForwardingAllocator : public cca::CUDAAllocator {
   }
 #endif
 
-#if LMS_TORCH_AT_LEAST(11)
+#if LMS_TORCH_AT_LEAST(10)
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     return target_->getMemoryInfo(device);
   }
   std::vector<cca::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
     return target_->getExpandableSegmentSizes(device);
   }
+  void setNoSplit(c10::DeviceIndex device, MempoolId pool) override {
+    target_->setNoSplit(device, pool);
+  }
+  void setUserMetadata(const std::string& metadata) override {
+    target_->setUserMetadata(metadata);
+  }
+  std::string getUserMetadata() override {
+    return target_->getUserMetadata();
+  }
+#endif
+
+#if LMS_TORCH_AT_LEAST(11)
   cca::SnapshotInfo snapshot(MempoolId pool, bool traces) override {
     return target_->snapshot(pool, traces);
   }
@@ -276,9 +288,6 @@ class ForwardingAllocator : public cca::CUDAAllocator {
   void setUseOnOOM(c10::DeviceIndex device, MempoolId pool, bool use) override {
     target_->setUseOnOOM(device, pool, use);
   }
-  void setNoSplit(c10::DeviceIndex device, MempoolId pool) override {
-    target_->setNoSplit(device, pool);
-  }
   void recordHistory(
       bool enabled,
       cca::CreateContextFn recorder,
@@ -287,12 +296,6 @@ class ForwardingAllocator : public cca::CUDAAllocator {
       bool clear,
       const std::vector<std::string>& skip) override {
     target_->recordHistory(enabled, recorder, entries, when, clear, skip);
-  }
-  void setUserMetadata(const std::string& metadata) override {
-    target_->setUserMetadata(metadata);
-  }
-  std::string getUserMetadata() override {
-    return target_->getUserMetadata();
   }
 #elif LMS_TORCH_AT_LEAST(8)
   cca::SnapshotInfo snapshot(MempoolId pool) override {
