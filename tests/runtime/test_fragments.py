@@ -107,3 +107,25 @@ def test_changing_shapes_at_a_tight_limit():
             assert all((t.cpu() == t.cpu()[0]).all() for t in kept.values())
     assert sorted({int(t[0]) for t in kept.values()}) == list(range(111, 120))
     evict()
+
+
+def test_the_automatic_limit_recovers():
+    torch.cuda.set_limit_lms(0)
+    whole = stat("limit_bytes")
+
+    def fail() -> None:
+        # 24 of 60 MiB are in use and lie between all that is free.
+        tensors = fill()
+        del tensors[1::2]
+        torch.zeros(floats(12), device="cuda")
+
+    fail()
+    lowered = stat("limit_bytes")
+    assert lowered == whole - whole // 32
+    for _ in range(20):
+        torch.cuda.empty_cache()
+        fail()
+    assert stat("limit_bytes") >= whole - whole // 4
+    for _ in range(40 * 16):
+        torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+    assert stat("limit_bytes") == whole

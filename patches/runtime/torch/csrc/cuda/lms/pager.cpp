@@ -702,7 +702,7 @@ void Pager::went_on(size_t bytes, const char* op) {
 }
 
 std::string Pager::account(size_t bytes, const char* op) const {
-  size_t limit = settings_.limit ? settings_.limit.load() : automatic_limit_;
+  size_t limit = settings_.limit ? settings_.limit.load() : automatic_limit_ - headroom_.bytes();
   std::ostringstream text;
   text << "Large Model Support (LMS) could not make room: ";
   if (op && *op) {

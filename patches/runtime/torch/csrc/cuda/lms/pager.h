@@ -2,6 +2,7 @@
 
 #include <torch/csrc/cuda/lms/block.h>
 #include <torch/csrc/cuda/lms/compat.h>
+#include <torch/csrc/cuda/lms/headroom.h>
 #include <torch/csrc/cuda/lms/policy.h>
 #include <torch/csrc/cuda/lms/settings.h>
 #include <torch/csrc/cuda/lms/stats.h>
@@ -97,6 +98,7 @@ class Pager {
 
   void limit_changed() {
     automatic_limit_ = 0;
+    headroom_ = {};
   }
   size_t limit();
   bool capturing() const;
@@ -190,6 +192,7 @@ class Pager {
   std::atomic<bool> pooling_{false}; // there are any
   std::atomic<bool> pooled_{false}; // it did once
   size_t automatic_limit_ = 0; // bytes; 0 = not computed yet
+  Headroom headroom_; // below it
   bool pressure_ = false; // something was paged out once
   int64_t device_allocs_ = 0;
   std::string trouble_; // why the last page-out failed

@@ -148,7 +148,7 @@ size_t Pager::limit() {
     // 95 %, as the first LMS: the rest is for fragmentation.
     automatic_limit_ = static_cast<size_t>(0.95 * std::min(reachable, fraction));
   }
-  return automatic_limit_;
+  return automatic_limit_ - headroom_.bytes();
 }
 
 // Pages out until the request fits under the limit, or nothing idle is left;
@@ -161,6 +161,7 @@ int Pager::make_room(size_t bytes) {
     reclaim();
   }
   const size_t request = rounded(bytes);
+  headroom_.allocated(request, automatic_limit_);
   const size_t limit = this->limit();
   int count = 0;
   for (;;) {
@@ -194,12 +195,8 @@ bool Pager::reclaim_for(size_t bytes, int& step, Source& source) {
     return false;
   }
   if (step == 0 && settings_.limit == 0) {
-    // The limit let this request through and the device did not: fragments, or
-    // somebody else's memory. Stay further below it from now on, because the
-    // native allocator's error path stops the device.
-    const size_t limit = this->limit();
-    if (allocated_bytes() + rounded(bytes) <= limit) {
-      automatic_limit_ = std::max(limit - limit / 32, limit / 2);
+    if (allocated_bytes() + rounded(bytes) <= this->limit()) {
+      headroom_.failed(automatic_limit_);
     }
   }
   for (;;) {
