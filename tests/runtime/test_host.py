@@ -58,14 +58,17 @@ def test_copies_of_what_is_on_the_device_give_way():
     for tensor in clean:
         tensor.sum()
     assert stat("host_used_bytes") == 16 * MIB
-    with torch.cuda.lms.resident(*clean[:4]):
-        others = [managed(pattern(2, start=20 + i)) for i in range(4)]
-        evict()
-        assert not any(torch.cuda.lms.is_resident(t) for t in others)
-    tensors = [*clean, *others]
-    starts = [*range(8), *range(20, 24)]
-    for tensor, start in zip(tensors, starts, strict=True):
+    # The device is full, and only one of these can make room at once.
+    torch.cuda.set_limit_lms(1 << 40)
+    others = [managed(pattern(4, start=20 + i)) for i in range(11)]
+    torch.zeros(floats(4), device="cuda")
+    assert all(torch.cuda.lms.is_resident(t) for t in clean)
+    assert [torch.cuda.lms.is_resident(t) for t in others] == [False] + [True] * 10
+    assert stat("host_used_bytes") == 16 * MIB
+    for start, tensor in enumerate(clean):
         assert torch.equal(tensor.cpu(), pattern(2, start, "cpu"))
+    for start, tensor in enumerate(others, start=20):
+        assert torch.equal(tensor.cpu(), pattern(4, start, "cpu"))
 
 
 def test_memory_that_cannot_be_registered_is_allocated(device):
