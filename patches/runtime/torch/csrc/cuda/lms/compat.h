@@ -5,6 +5,7 @@
 
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/version.h>
 
 #include <atomic>
@@ -25,6 +26,30 @@ using MempoolId = c10::MempoolId_t;
 #else
 using MempoolId = c10::cuda::MempoolId_t;
 #endif
+
+inline at::DataPtr& data_ptr(c10::StorageImpl& storage) {
+  return storage._mutable_data_ptr_no_checks();
+}
+
+inline size_t nbytes(const c10::StorageImpl& storage) {
+  return storage.nbytes();
+}
+
+// Whether this process has used the device.
+inline bool in_use(c10::DeviceIndex device) {
+  return c10::cuda::hasPrimaryContext(device);
+}
+
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// This thread may call what a capture of another one forbids.
+class RelaxedCapture {
+  c10::cuda::CUDAStreamCaptureModeGuard guard_{cudaStreamCaptureModeRelaxed};
+};
 
 // Throw-on-access of a StorageImpl. Setting it is public since 2.3, clearing it
 // since 2.12, and only together with the message, which costs an allocation at
@@ -61,6 +86,10 @@ inline void allow_access(c10::StorageImpl& storage) {
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using StrongStorage = c10::intrusive_ptr<c10::StorageImpl>;
+
+inline WeakStorage weak(c10::StorageImpl& storage) {
+  return WeakStorage(StrongStorage::reclaim_copy(&storage));
+}
 
 // A strong reference for a moment, under the LMS mutex; null for a storage that
 // is dying. Where storages know of their Python objects (some time after

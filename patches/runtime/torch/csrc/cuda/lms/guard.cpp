@@ -1,17 +1,11 @@
 #include <torch/csrc/cuda/lms/guard.h>
 
 #include <torch/csrc/cuda/lms/lock.h>
-#include <torch/csrc/cuda/lms/operator.h>
 #include <torch/csrc/cuda/lms/runtime.h>
-
-#include <ATen/SparseCsrTensorImpl.h>
-#include <ATen/SparseTensorImpl.h>
-#include <c10/util/SmallVector.h>
 
 #include <cxxabi.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,11 +13,8 @@ namespace torch::cuda::lms {
 
 namespace {
 
-struct Input {
-  c10::StorageImpl* storage;
-  bool write;
-};
-using Inputs = c10::SmallVector<Input, 8>;
+using Input = Guard::Input;
+using Inputs = Guard::Inputs;
 
 struct Pin {
   Block* block;
@@ -32,7 +23,7 @@ struct Pin {
 };
 
 struct Frame {
-  Operator::Kind kind;
+  Guard::Kind kind;
   size_t first_pin; // of those that it and what it calls made
 };
 
@@ -67,44 +58,6 @@ struct Thread {
 Thread& thread() {
   static thread_local Thread instance;
   return instance;
-}
-
-void collect(const at::Tensor& tensor, bool write, Inputs& inputs) {
-  if (!tensor.defined()) {
-    return;
-  }
-  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  // Not Tensor::device(): a subclass may answer that in Python. Not the storage's
-  // either: that is read with the mutex held.
-  if (const c10::Storage& storage = impl->unsafe_storage()) {
-    if (impl->key_set().has_backend(c10::BackendComponent::CUDABit)) {
-      inputs.push_back({storage.unsafeGetStorageImpl(), write});
-    }
-  } else if (const auto* const sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
-    collect(sparse->indices(), write, inputs);
-    collect(sparse->values(), write, inputs);
-  } else if (const auto* const rows = dynamic_cast<const at::SparseCsrTensorImpl*>(impl)) {
-    collect(rows->compressed_indices(), write, inputs);
-    collect(rows->plain_indices(), write, inputs);
-    collect(rows->values(), write, inputs);
-  }
-}
-
-void collect(const c10::IValue& value, bool write, Inputs& inputs) {
-  if (value.isTensor()) {
-    collect(value.toTensor(), write, inputs);
-  } else if (value.isStorage()) {
-    // set_() looks at its address.
-    inputs.push_back({value.toStorage().unsafeGetStorageImpl(), write});
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      collect(element, write, inputs);
-    }
-  } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) {
-      collect(element, write, inputs);
-    }
-  }
 }
 
 // Pins the storages and brings them to the device. Does not throw: what could
@@ -147,15 +100,6 @@ void use(const Inputs& inputs, bool collective) {
                          ? "CUDA out of memory. " + message
                          : message;
       block.pager.fail(block, self.failure);
-    }
-  }
-}
-
-void may_be_compared(const Inputs& inputs) {
-  const Lock lock;
-  for (const Input& input : inputs) {
-    if (Block* const block = Pager::block_of(*input.storage)) {
-      block->pager.compared(*block, *input.storage);
     }
   }
 }
@@ -204,128 +148,70 @@ void release_pins(Thread& self, size_t first) {
   self.pins.erase(self.pins.begin() + static_cast<std::ptrdiff_t>(first), self.pins.end());
 }
 
-// Whether a storage that LMS will manage was made just now. Without the mutex:
-// nobody else has seen it. The others that are large enough are inputs, and have
-// their blocks; smaller ones may get theirs from another thread at this moment.
-bool fresh(const Input& output) {
-  if (output.storage->nbytes() < Runtime::get().settings.size) {
+} // namespace
+
+void Guard::begin(Kind kind, const char* name) {
+  Thread& self = thread();
+  self.frames.push_back({kind, self.pins.size()});
+  if (kind == Kind::Opaque && self.depth++ == 0) {
+    self.name = name;
+    self.computes = false;
+  }
+}
+
+void Guard::inputs(const Inputs& inputs, bool collective) {
+  if (!inputs.empty()) {
+    if (thread().depth == 1) {
+      thread().computes = true;
+    }
+    use(inputs, collective);
+  }
+}
+
+void Guard::compared(const Inputs& inputs) {
+  const Lock lock;
+  for (const Input& input : inputs) {
+    if (Block* const block = Pager::block_of(*input.storage)) {
+      block->pager.compared(*block, *input.storage);
+    }
+  }
+}
+
+bool Guard::wants_outputs() {
+  const Thread& self = thread();
+  return self.depth == 1 && self.computes && !self.frames.empty() &&
+         self.frames.back().kind == Kind::Opaque;
+}
+
+bool Guard::fresh(const Input& output) {
+  if (compat::nbytes(*output.storage) < Runtime::get().settings.size) {
     return false;
   }
   const Block* const block = Pager::block_of(*output.storage);
   return block && !block->owner;
 }
 
-// What the outermost operator made comes under management: it may be kept and
-// not be read for long. Not what has no inputs or copies only their shape: new
-// memory is about to be filled, perhaps where no operator shows it. And not what
-// an inner operator made: the outer one may have its address.
-void manage_outputs(const at::RecordFunction& function) {
-  Inputs outputs;
-  for (const c10::IValue& output : function.outputs()) {
-    collect(output, false, outputs);
-  }
-  if (std::any_of(outputs.begin(), outputs.end(), fresh)) {
-    use(outputs, false);
-  }
+void Guard::outputs(const Inputs& outputs) {
+  use(outputs, false);
 }
 
-void begin(Operator::Kind kind, const char* name) {
-  Thread& self = thread();
-  self.frames.push_back({kind, self.pins.size()});
-  if (kind == Operator::Kind::Opaque && self.depth++ == 0) {
-    self.name = name;
-    self.computes = false;
-  }
-}
-
-void end() {
+void Guard::end() {
   Thread& self = thread();
   if (self.frames.empty()) {
     return;
   }
   const Frame frame = self.frames.back();
   self.frames.pop_back();
-  if (frame.kind == Operator::Kind::Transparent) {
+  if (frame.kind == Kind::Transparent) {
     return;
   }
-  if (frame.kind == Operator::Kind::Opaque && --self.depth == 0) {
+  if (frame.kind == Kind::Opaque && --self.depth == 0) {
     self.name = nullptr;
     self.refusal = {};
   }
   if (self.depth == 0) {
     self.failure.clear();
     release_pins(self, frame.first_pin);
-  }
-}
-
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
-  const Operator& op = Operator::of(function);
-  begin(op.kind, function.name());
-  std::atomic<bool>& distributed = Runtime::get().settings.distributed;
-  if (op.collective) {
-    distributed = true;
-  }
-  const bool compared = op.reducer || (op.detach && distributed);
-  if (op.kind == Operator::Kind::Transparent && !compared) {
-    return nullptr;
-  }
-  Inputs inputs;
-  const auto arguments = function.inputs();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    collect(arguments[i], op.may_write(i), inputs);
-  }
-  if (compared) {
-    may_be_compared(inputs);
-  }
-  if (!inputs.empty() && op.kind != Operator::Kind::Transparent) {
-    if (thread().depth == 1) {
-      thread().computes = true;
-    }
-    use(inputs, op.collective);
-  }
-  return nullptr;
-}
-
-// Whether the operator ends although a request of it failed: nothing is thrown.
-void check_refusal(Thread& self) {
-  const Refusal refusal = self.refusal;
-  if (C10_UNLIKELY(refusal.pager != nullptr) && uncaught_exceptions() == refusal.exceptions) {
-    self.refusal = {};
-    refusal.pager->went_on(refusal.bytes, self.name);
-  }
-}
-
-void on_end(const at::RecordFunction& function, at::ObserverContext*) {
-  Thread& self = thread();
-  check_refusal(self);
-  if (self.depth == 1 && self.computes && !self.frames.empty() &&
-      self.frames.back().kind == Operator::Kind::Opaque) {
-    manage_outputs(function);
-  }
-  end();
-}
-
-std::mutex handle_mutex;
-at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
-
-} // namespace
-
-void Guard::install() {
-  const std::lock_guard<std::mutex> lock(handle_mutex);
-  if (handle == at::INVALID_CALLBACK_HANDLE) {
-    handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(on_start, on_end)
-            .needsInputs(true)
-            .needsOutputs(true)
-            .scopes({at::RecordScope::FUNCTION}));
-  }
-}
-
-void Guard::remove() {
-  const std::lock_guard<std::mutex> lock(handle_mutex);
-  if (handle != at::INVALID_CALLBACK_HANDLE) {
-    at::removeCallback(handle);
-    handle = at::INVALID_CALLBACK_HANDLE;
   }
 }
 
@@ -348,6 +234,15 @@ void Guard::refused(Pager& pager, size_t bytes) {
   }
 }
 
+void Guard::check_refused() {
+  Thread& self = thread();
+  const Refusal refusal = self.refusal;
+  if (C10_UNLIKELY(refusal.pager != nullptr) && uncaught_exceptions() == refusal.exceptions) {
+    self.refusal = {}; // nothing is thrown
+    refusal.pager->went_on(refusal.bytes, self.name);
+  }
+}
+
 void Guard::check_failed() {
   Thread& self = thread();
   if (C10_UNLIKELY(!self.failure.empty())) {
@@ -358,7 +253,7 @@ void Guard::check_failed() {
 }
 
 void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
-  begin(Operator::Kind::Opaque, "a compiled region");
+  begin(Kind::Opaque, "a compiled region");
   Inputs inputs;
   for (size_t i = 0; i < count; ++i) {
     inputs.push_back({storages[i], true});
@@ -375,9 +270,10 @@ void Guard::end_region() {
   end();
 }
 
-void Guard::address_taken(c10::StorageImpl& storage) {
-  if (thread().depth > 0) {
-    use({{&storage, true}}, false);
+void Guard::address_taken(c10::StorageImpl& storage, bool write) {
+  const Thread& self = thread();
+  if (self.depth > 0 || (!self.frames.empty() && self.frames.back().kind == Kind::Composite)) {
+    use({{&storage, write}}, false);
     check_failed();
     return;
   }
@@ -390,6 +286,13 @@ void Guard::address_taken(c10::StorageImpl& storage) {
   if (Block* const block = pager.adopt(storage, 1)) {
     pager.export_address(*block, c10::cuda::getCurrentCUDAStream(storage.device().index()));
   }
+}
+
+bool Guard::has_pinned(const void* block, bool write) {
+  const auto& pins = thread().pins;
+  return std::any_of(pins.begin(), pins.end(), [&](const Pin& pin) {
+    return pin.block == block && (pin.block->dirty || !write);
+  });
 }
 
 } // namespace torch::cuda::lms

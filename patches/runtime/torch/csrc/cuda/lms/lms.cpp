@@ -195,7 +195,7 @@ int lms_release(void* address) {
 int lms_take_address(void* address) {
   return checked([&] {
     if (Runtime::get().settings.enabled) {
-      Guard::address_taken(storage_of(address));
+      Guard::address_taken(storage_of(address), /*write=*/true);
     }
   });
 }

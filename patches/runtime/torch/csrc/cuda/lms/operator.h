@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/guard.h>
+
 #include <ATen/record_function.h>
 
 #include <cstddef>
@@ -9,15 +11,7 @@ namespace torch::cuda::lms {
 
 // What the guard must know of an operator, from its schema.
 struct Operator {
-  enum class Kind {
-    // Touches no bytes itself: a view, a metadata operator, or one that is only
-    // made of other operators, each of which is guarded by itself.
-    Transparent,
-    // Made of other operators, but looks at its inputs' addresses, too.
-    Composite,
-    // May have the address of everything that it uses, until its end.
-    Opaque,
-  };
+  using Kind = Guard::Kind;
   Kind kind = Kind::Opaque;
 
   // Runs on after the call returns (torch.distributed).

@@ -4,7 +4,6 @@
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/log.h>
 
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -42,33 +41,35 @@ bool Pager::capturing() const {
     return false; // a capture allocates from a pool
   }
   const c10::cuda::CUDAGuard guard(device_);
-  const auto captures = [](cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-    return status != cudaStreamCaptureStatusNone;
-  };
-  if (captures(c10::cuda::getCurrentCUDAStream(device_))) {
+  if (compat::is_capturing(c10::cuda::getCurrentCUDAStream(device_))) {
     return true;
   }
   // Another thread's capture: an event recorded on its stream would join it.
   return std::any_of(timelines_.begin(), timelines_.end(), [&](const auto& entry) {
-    return captures(entry.first);
+    return compat::is_capturing(entry.first);
   });
 }
 
 // ---- storages ----
 
 Block* Pager::block_of(c10::StorageImpl& storage) {
-  const at::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  const at::DataPtr& data = compat::data_ptr(storage);
   return data.get_deleter() == &Pager::deleter ? static_cast<Block*>(data.get_context()) : nullptr;
+}
+
+Block* Pager::find(const void* address) const {
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block* block) {
+    return block->memory.get() == address;
+  });
+  return found == blocks_.end() ? nullptr : *found;
 }
 
 Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   Block* block = block_of(storage);
   if (!block) {
-    at::DataPtr& data = storage._mutable_data_ptr_no_checks();
+    at::DataPtr& data = compat::data_ptr(storage);
     void* const address = data.get();
-    const size_t bytes = storage.nbytes();
+    const size_t bytes = compat::nbytes(storage);
     if (bytes < smallest || bytes == 0 || address == nullptr || !data.device().is_cuda() ||
         data.get_deleter() != native_deleter_ || data.get_context() != address ||
         in_pool(address)) {
@@ -89,13 +90,13 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   }
   if (!block->owner || block->owner->_unsafe_get_target() != &storage) {
     // New, or the DataPtr has moved to another storage.
-    block->owner.emplace(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(&storage));
+    block->owner = compat::weak(storage);
   }
   return block;
 }
 
 void Pager::place(Block& block, c10::StorageImpl& storage, void* data) {
-  at::DataPtr& held = storage._mutable_data_ptr_no_checks();
+  at::DataPtr& held = compat::data_ptr(storage);
   held.release_context();
   held = at::DataPtr(data, &block, &Pager::deleter, block.device);
 }
@@ -366,7 +367,7 @@ void Pager::order(Block& block, cudaStream_t stream, bool captured) {
     const c10::cuda::CUDAGuard guard(device_);
     if (captured) {
       // A graph must not depend on work outside of it.
-      const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+      const compat::RelaxedCapture relaxed;
       block.copied->synchronize();
     } else {
       block.copied->block(stream);
@@ -414,7 +415,7 @@ void Pager::bring(Block& block, c10::cuda::CUDAStream stream) {
   }
   if (captured && !block.exported) {
     // The graph replays this address.
-    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    const compat::RelaxedCapture relaxed;
     keep(block);
   }
 }

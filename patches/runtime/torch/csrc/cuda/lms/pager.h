@@ -17,7 +17,7 @@
 
 namespace torch::cuda::lms {
 
-namespace cca = c10::cuda::CUDACachingAllocator;
+namespace cca = compat::cca;
 
 // Moves the storages of one device between device and host memory.
 // Everything but allocate() needs the LMS mutex held by the caller.
@@ -44,6 +44,9 @@ class Pager {
 
   // The block of a storage, or null if it is not managed.
   static Block* block_of(c10::StorageImpl& storage);
+
+  // The block whose memory begins at an address, or null.
+  Block* find(const void* address) const;
 
   // The block of a storage, which comes under management if it can: CUDA
   // memory of the native allocator, at least `smallest` bytes, in no pool.

@@ -1,7 +1,8 @@
 #include <torch/csrc/cuda/lms/pinner.h>
 
+#include <torch/csrc/cuda/lms/compat.h>
+
 #include <c10/core/thread_pool.h>
-#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <mutex>
@@ -28,7 +29,7 @@ class Pinner::Worker {
       try {
         const c10::cuda::CUDAGuard guard(device);
         // Another thread's capture does not concern this one.
-        const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+        const compat::RelaxedCapture relaxed;
         slab_ = std::make_unique<Slab>(bytes, node);
       } catch (const std::exception&) {
         slab_.reset(); // whoever needs the memory tries himself, and is told why

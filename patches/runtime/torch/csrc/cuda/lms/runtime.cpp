@@ -18,26 +18,14 @@ Runtime& Runtime::get() {
 void Runtime::enable() {
   const Lock lock;
   if (!native_) {
-    cca::CUDAAllocator* const allocator = cca::get();
-    TORCH_CHECK(
-        allocator && allocator->name() == "native",
-        "LMS needs PyTorch's native CUDA caching allocator, and the one in use is ",
-        allocator ? allocator->name() : "none",
-        ". Unset PYTORCH_CUDA_ALLOC_CONF=backend:... and do not change the current allocator.");
-    native_ = allocator;
-    // Never destroyed: storages keep a pointer to their allocator.
-    auto* const tier = new Tier(allocator);
-    cca::allocator.store(tier);
-    // Storages remember the allocator to resize with, and newer versions of
-    // PyTorch find the caching allocator here.
-    c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
+    native_ = Tier::install();
   }
   if (settings.enabled) {
     return;
   }
   const c10::DeviceIndex count = native_->initialized() ? c10::cuda::device_count() : 0;
   for (c10::DeviceIndex device = 0; device < count; ++device) {
-    if (c10::cuda::hasPrimaryContext(device)) {
+    if (compat::in_use(device)) {
       pager(device).enabled();
     }
   }

@@ -22,6 +22,22 @@ Pager* current_pager() {
 
 } // namespace
 
+compat::cca::CUDAAllocator* Tier::install() {
+  compat::cca::CUDAAllocator* const allocator = compat::cca::get();
+  TORCH_CHECK(
+      allocator && allocator->name() == "native",
+      "LMS needs PyTorch's native CUDA caching allocator, and the one in use is ",
+      allocator ? allocator->name() : "none",
+      ". Unset PYTORCH_CUDA_ALLOC_CONF=backend:... and do not change the current allocator.");
+  // Never destroyed: storages keep a pointer to their allocator.
+  auto* const tier = new Tier(allocator);
+  compat::cca::allocator.store(tier);
+  // Storages remember the allocator to resize with, and newer versions of
+  // PyTorch find the caching allocator here.
+  c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
+  return allocator;
+}
+
 c10::DataPtr Tier::allocate(size_t bytes) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   return pager ? pager->allocate(bytes) : target_->allocate(bytes);

@@ -10,6 +10,10 @@ class Tier : public compat::ForwardingAllocator {
  public:
   explicit Tier(compat::cca::CUDAAllocator* native) : ForwardingAllocator(native) {}
 
+  // Puts a tier in front of the native allocator, which it returns. Throws
+  // c10::Error when the allocator in use is not the native one.
+  static compat::cca::CUDAAllocator* install();
+
   c10::DataPtr allocate(size_t bytes) override;
   void* raw_alloc(size_t bytes) override;
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
