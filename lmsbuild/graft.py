@@ -155,7 +155,11 @@ def fetch_headers(
 def check_request(tag: Tag, architecture: str, python: str | None) -> None:
     """Raise WrongPlatformError or WrongPythonError when the tag has no such wheel."""
     if "graft" not in tag.strategies:
-        raise WrongPlatformError(f"{tag.name} cannot be grafted; it has to be built from source")
+        raise WrongPlatformError(
+            f"{tag.name} can only be built from source, because there LMS is inside of PyTorch's"
+            f" own libraries; run `lmsbuild apply {tag.name}`, and then, in the checkout that it"
+            " makes, `python setup.py bdist_wheel`"
+        )
     if architecture not in tag.architectures:
         raise WrongPlatformError(
             f"{tag.name} has official CUDA wheels for "

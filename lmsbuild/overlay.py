@@ -76,6 +76,11 @@ def tag_for(installation: Installation, registry: Registry) -> Tag:
     Raises UnknownTagError, OverlayError.
     """
     tag = registry.get(installation.version.public)
+    if "graft" not in tag.strategies:
+        raise OverlayError(
+            f"{tag.name} can only get LMS where it is built from source;"
+            f" run `lmsbuild wheel {tag.name}` to be told how"
+        )
     if installation.cuda.split(".")[0] != tag.cuda.split(".")[0]:
         raise OverlayError(
             f"{installation.torch} is built for CUDA {installation.cuda or 'none'},"

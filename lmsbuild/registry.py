@@ -48,6 +48,8 @@ class Tag:
         version: the same without the "v".
         git_commit: the commit that the tag points to.
         hooks: directory under patches/ that holds the series and its hooks.
+        variant: directory under patches/ whose files take the place of the runtime's of the same
+            path, or join them; None when the runtime is as it is.
         pythons: CPython versions with an official wheel, such as "3.12".
         architectures: machine names with an official CUDA wheel, such as "x86_64".
         strategies: "graft" (from the official wheel), "source".
@@ -63,6 +65,7 @@ class Tag:
     name: str
     git_commit: str
     hooks: str
+    variant: str | None = None
     pythons: tuple[str, ...]
     architectures: tuple[str, ...]
     strategies: tuple[str, ...]

@@ -1,4 +1,8 @@
-"""The runtime: files new to PyTorch, one copy for every tag, laid out as in PyTorch's tree."""
+"""The runtime: files new to PyTorch, one copy for every tag, laid out as in PyTorch's tree.
+
+What the runtime needs of PyTorch differs between its generations: an old one has a variant, a
+second tree whose files take the place of the first one's.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,22 @@ face. Every file is new to PyTorch; the patches that follow hook it in."""
 _PLAIN_NAME = re.compile(r"^[A-Za-z0-9_+./-]+$")
 
 
-def runtime_files(patches: Path) -> dict[str, Path]:
+def runtime_files(patches: Path, variant: str | None = None) -> dict[str, Path]:
     """Every file of the runtime: its path in PyTorch's tree (with "/"), and where it lies.
 
-    Hidden files and Python's caches are not part of it.
+    Hidden files and Python's caches are not part of it. ``variant`` names the directory whose
+    files go first.
 
     Raises:
         SeriesError: there is no runtime, or a name in it needs quoting.
     """
-    root = patches / "runtime"
+    files = _files(patches / "runtime")
+    if variant is not None:
+        files = dict(sorted({**files, **_files(patches / variant)}.items()))
+    return files
+
+
+def _files(root: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root)
@@ -44,14 +55,14 @@ def runtime_files(patches: Path) -> dict[str, Path]:
     return files
 
 
-def runtime_mail(patches: Path) -> Mail:
+def runtime_mail(patches: Path, variant: str | None = None) -> Mail:
     """The runtime as one patch mail.
 
     Raises:
         SeriesError: there is no runtime, or a file of it is not plain text.
     """
     return runtime_mail_of(
-        {name: path.read_bytes() for name, path in runtime_files(patches).items()},
+        {name: path.read_bytes() for name, path in runtime_files(patches, variant).items()},
         patches / "runtime",
     )
 

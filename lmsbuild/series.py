@@ -54,7 +54,7 @@ def load_series(tag: Tag, patches: Path | None = None) -> Series:
         SeriesError: a file is missing or malformed; the message names it.
     """
     patches = patches or patches_dir()
-    return Series(tag=tag, mails=(runtime_mail(patches), *load_hooks(tag, patches)))
+    return Series(tag=tag, mails=(runtime_mail(patches, tag.variant), *load_hooks(tag, patches)))
 
 
 def load_hooks(tag: Tag, patches: Path | None = None) -> tuple[Mail, ...]:

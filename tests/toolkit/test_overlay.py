@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -214,6 +215,13 @@ def test_other_builds(
 
     with pytest.raises(error, match=message):
         look()
+
+
+def test_a_release_that_can_only_be_built_from_source(fake: FakeTorch, site: Path) -> None:
+    registry = load_registry(fake.patches)
+    tag = dataclasses.replace(fake.tag, strategies=("source",))
+    with pytest.raises(OverlayError, match="built from source"):
+        tag_for(find_installation(site), dataclasses.replace(registry, tags=(tag,)))
 
 
 def test_a_build_with_the_old_abi_is_compiled_for_it(fake: FakeTorch, site: Path) -> None:

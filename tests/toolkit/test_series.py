@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
@@ -214,6 +215,30 @@ def test_a_runtime_file_with_an_odd_name(upstream: Upstream) -> None:
 def test_no_runtime(tmp_path: Path) -> None:
     with pytest.raises(SeriesError, match="holds no runtime"):
         runtime_files(tmp_path)
+
+
+def test_a_variant_of_the_runtime_replaces_files_and_adds_some(upstream: Upstream) -> None:
+    plain = runtime_files(upstream.patches)
+    variant = upstream.patches / "runtime-old"
+    (variant / "torch/cuda").mkdir(parents=True)
+    (variant / "torch/cuda/lms.py").write_text("old = True\n")
+    (variant / "c10").mkdir()
+    (variant / "c10/lms.h").write_text("// old\n")
+    files = runtime_files(upstream.patches, "runtime-old")
+    assert list(files) == sorted({*plain, "c10/lms.h"})
+    replaced = {name for name in plain if files[name] != plain[name]}
+    assert replaced == {"torch/cuda/lms.py"}
+    assert files["torch/cuda/lms.py"].read_text() == "old = True\n"
+    assert runtime_files(upstream.patches) == plain
+    tag = dataclasses.replace(upstream.tag, variant="runtime-old")
+    runtime = load_series(tag, upstream.patches).mails[0]
+    assert {file.path for file in runtime.files} == set(files)
+    assert "+old = True\n" in runtime.diff
+
+
+def test_a_variant_that_is_missing(upstream: Upstream) -> None:
+    with pytest.raises(SeriesError, match="runtime-gone: holds no runtime"):
+        runtime_files(upstream.patches, "runtime-gone")
 
 
 @pytest.mark.parametrize("tag", load_registry().tags, ids=lambda tag: tag.name)
