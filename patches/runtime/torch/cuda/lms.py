@@ -5,8 +5,9 @@ no operator is using to host memory when the GPU runs out, and brings each back
 before the next operator that needs it. Results are bit-identical.
 
 This module is the Python face of ``libtorch_lms.so``, which is loaded at the
-first call that needs it. It is written for every Python that a supported
-PyTorch runs on, hence neither f-strings nor annotations of variables.
+first call that needs it; before PyTorch 2.0 it is a part of ``libc10_cuda.so``.
+It is written for every Python that a supported PyTorch runs on, hence neither
+f-strings nor annotations of variables.
 """
 
 import contextlib
@@ -52,7 +53,9 @@ _settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0}
 
 
 def _path():
-    return os.path.join(os.path.dirname(os.path.dirname(__file__)), "lib", "libtorch_lms.so")
+    folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), "lib")
+    paths = [os.path.join(folder, name) for name in ("libtorch_lms.so", "libc10_cuda.so")]
+    return next((path for path in paths if os.path.exists(path)), paths[0])
 
 
 def _open(path):
@@ -63,6 +66,10 @@ def _open(path):
             "LMS: {} cannot be loaded ({}). Reinstall this build of PyTorch, or build it again "
             "with lmsbuild.".format(path, error)
         ) from error
+    if not hasattr(library, "lms_abi_version"):
+        raise RuntimeError(
+            "LMS: {} was built without it; build PyTorch again with USE_LMS=1.".format(path)
+        )
     library.lms_abi_version.restype = ctypes.c_int
     found = library.lms_abi_version()
     if found != _ABI_VERSION:
@@ -124,7 +131,7 @@ def _check(code, library=None):
         return
     message = (library or _library).lms_last_error().decode("utf-8", "replace")
     if code == _OUT_OF_MEMORY:
-        raise torch.cuda.OutOfMemoryError(message)
+        raise getattr(torch.cuda, "OutOfMemoryError", RuntimeError)(message)
     raise RuntimeError(message)
 
 
@@ -281,21 +288,41 @@ def trim_host():
 # ---- tensors -----------------------------------------------------------------
 
 
+# By the layouts' names: old releases lack some of them.
+_COMPRESSED = {
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
 def _parts(tensor):
     """The tensors that a sparse tensor, or a subclass that wraps others, is made of."""
-    # Not an import of the module's: torch.cuda is imported before torch.utils can be.
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+    if hasattr(tensor, "__tensor_flatten__"):
+        # Not an import of the module's: torch.cuda is imported before torch.utils can be.
+        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-    if is_traceable_wrapper_subclass(tensor):
-        parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-        return [part for part in parts if isinstance(part, torch.Tensor)]
+        if is_traceable_wrapper_subclass(tensor):
+            parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+            return [part for part in parts if isinstance(part, torch.Tensor)]
+    if tensor.layout is torch.strided:
+        return []
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return []
+    return [getattr(tensor, name)() for name in _COMPRESSED.get(str(tensor.layout), ())]
+
+
+def _storage_of(tensor):
+    # Before 2.0 storages had types; each has the same _cdata.
+    untyped = getattr(tensor, "untyped_storage", None)
+    return untyped() if untyped else tensor.storage()
+
+
+def _storage_types():
+    if hasattr(torch, "UntypedStorage"):
+        return (torch.UntypedStorage,)
+    return tuple(kind for kind in torch._storage_classes if kind.is_cuda)
 
 
 def _storages(tensors):
@@ -306,7 +333,7 @@ def _storages(tensors):
             yield from _storages(parts)
         elif tensor.layout is torch.strided and tensor.is_cuda:
             try:
-                yield tensor.untyped_storage()
+                yield _storage_of(tensor)
             except (NotImplementedError, RuntimeError):
                 # A wrapper without memory of its own.
                 continue
@@ -451,7 +478,7 @@ def _only_compares():
 
 def _name_of(storage, offset=0):
     """What is unique for a storage while it lives, and 0 for one without memory."""
-    return storage._cdata + offset if storage.nbytes() else 0
+    return storage._cdata + offset if len(storage) else 0
 
 
 def _guarded_data_ptr(function):
@@ -461,7 +488,7 @@ def _guarded_data_ptr(function):
     def data_ptr(tensor):
         if _settings["enabled"] and tensor.is_cuda and _only_compares():
             offset = tensor.storage_offset() * tensor.element_size()
-            return _name_of(tensor.untyped_storage(), offset)
+            return _name_of(_storage_of(tensor), offset)
         return guarded(tensor)
 
     return data_ptr
@@ -491,13 +518,16 @@ def _guard_addresses():
             return
         _addresses_guarded = True
 
-        storage = torch.UntypedStorage
         torch.Tensor.data_ptr = _guarded_data_ptr(torch.Tensor.data_ptr)
-        storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
-        storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
-        storage.resize_ = _resident_resize(storage.resize_)
-        for name in _STORAGE_METHODS:
-            setattr(storage, name, _as_operator(getattr(storage, name)))
+        for storage in _storage_types():
+            storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
+            storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
+            storage.resize_ = _resident_resize(storage.resize_)
+            for name in _STORAGE_METHODS:
+                setattr(storage, name, _as_operator(getattr(storage, name)))
+        if not hasattr(torch, "UntypedStorage"):
+            # No operator yet, and what is paged out cannot be told of a stream.
+            torch.Tensor.record_stream = _as_operator(torch.Tensor.record_stream)
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             if hasattr(torch._C, name):
                 setattr(torch._C, name, takes_address(getattr(torch._C, name)))
@@ -526,7 +556,7 @@ _STORAGE_METHODS = (
 
 def _storages_in(values):
     for value in values:
-        if isinstance(value, torch.UntypedStorage):
+        if isinstance(value, _storage_types()):
             yield value
         elif isinstance(value, torch.Tensor):
             yield from _storages((value,))

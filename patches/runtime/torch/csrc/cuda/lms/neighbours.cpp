@@ -41,7 +41,7 @@ std::vector<Block*> neighbours(
         continue;
       }
       Block* const block = free ? nullptr : found->second;
-      run.push_back({range.size, block});
+      run.push_back({static_cast<size_t>(range.size), block});
       total += range.size;
       cost += block ? range.size : 0;
       while (total - run[first].size >= bytes) {
