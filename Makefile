@@ -7,7 +7,7 @@ OUT    ?= dist
 
 VENV := .venv
 BIN  := $(VENV)/bin
-CXX_FILES = $$(find patches/runtime tests lmsbuild/data -name '*.cpp' -o -name '*.h')
+CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -34,6 +34,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.lock import exclusive
 from lmsbuild.mail import Mail
+from lmsbuild.preimages import Preimage, differing, load_preimages
 from lmsbuild.registry import Tag
 from lmsbuild.rehearsal import Rehearsal, Rejection, rehearse
 from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
@@ -76,16 +77,17 @@ def apply(
             that did not exist still does not.
     """
     series = load_series(tag, patches)
+    preimages = load_preimages(tag, patches)
     with git.session():
         chosen = source.classify(given_source) if given_source is not None else None
         target = _in_place(tag, chosen, into)
         if target is not None:
             with git.opened(target) as repo, locked_checkout(repo, check=check):
-                return _patch(repo, series, target, check=check)
+                return _patch(repo, series, preimages, target, check=check)
         target = into or default_directory(tag)
         if chosen is None:
             chosen = source.Source(text=upstream_url, kind=source.Kind.URL)
-        return _patch_new(chosen, series, target, check=check)
+        return _patch_new(chosen, series, preimages, target, check=check)
 
 
 def _in_place(tag: Tag, chosen: source.Source | None, into: Path | None) -> Path | None:
@@ -112,7 +114,14 @@ def _is_patched(target: Path) -> bool:
         return bool(lms_commits(repo))
 
 
-def _patch_new(chosen: source.Source, series: Series, target: Path, *, check: bool) -> Outcome:
+def _patch_new(
+    chosen: source.Source,
+    series: Series,
+    preimages: tuple[Preimage, ...],
+    target: Path,
+    *,
+    check: bool,
+) -> Outcome:
     parent = target.absolute().parent
     if not parent.is_dir():
         raise SourceError(f"{parent} does not exist; make it, or name another place with --into")
@@ -124,7 +133,7 @@ def _patch_new(chosen: source.Source, series: Series, target: Path, *, check: bo
         tree = scratch / "tree"
         source.fetch(chosen, series.tag, tree)
         with git.opened(tree) as repo:
-            outcome = _patch(repo, series, target, check=check)
+            outcome = _patch(repo, series, preimages, target, check=check)
         if not check:
             os.rename(tree, target)
         return outcome
@@ -140,7 +149,9 @@ def _scratch(parent: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _patch(repo: Repo, series: Series, where: Path, *, check: bool) -> Outcome:
+def _patch(
+    repo: Repo, series: Series, preimages: tuple[Preimage, ...], where: Path, *, check: bool
+) -> Outcome:
     head = git.head(repo)
     source.check_version(repo, series.tag, where)
     stack = lms_commits(repo)
@@ -148,15 +159,18 @@ def _patch(repo: Repo, series: Series, where: Path, *, check: bool) -> Outcome:
         return _already(stack, series, where)
     require_clean(repo, where)
     require_free(repo, [file.path for mail in series.mails for file in mail.files if file.created])
-    rehearsal = _rehearse(repo, series, where)
-    drifted = tuple(
+    others = differing(repo, preimages)
+    rehearsal = _rehearse(repo, series, others, where)
+    drifted = [
         (mail.name, path)
         for mail, paths in zip(series.mails, rehearsal.drifted, strict=True)
         for path in paths
-    )
+    ]
+    told = {path for _, path in drifted}
+    drifted += [(f"the series of {series.tag.name}", path) for path in others if path not in told]
     commits = tuple(mail.subject for mail in series.mails)
     if check:
-        return Outcome(directory=where, commits=commits, commit="", drifted=drifted)
+        return Outcome(directory=where, commits=commits, commit="", drifted=tuple(drifted))
     try:
         git.apply_mails(repo, series.mbox(), _COMMITTER)
     except GitCommandError as error:
@@ -169,7 +183,7 @@ def _patch(repo: Repo, series: Series, where: Path, *, check: bool) -> Outcome:
             " look for filters in your git configuration"
         )
     git.set_reference(repo, SYNCED, after.hexsha)
-    return Outcome(directory=where, commits=commits, commit=after.hexsha, drifted=drifted)
+    return Outcome(directory=where, commits=commits, commit=after.hexsha, drifted=tuple(drifted))
 
 
 def _already(stack: list[Commit], series: Series, where: Path) -> Outcome:
@@ -183,7 +197,7 @@ def _already(stack: list[Commit], series: Series, where: Path) -> Outcome:
     )
 
 
-def _rehearse(repo: Repo, series: Series, where: Path) -> Rehearsal:
+def _rehearse(repo: Repo, series: Series, others: tuple[str, ...], where: Path) -> Rehearsal:
     made_against = [
         {file.old_path: file.old_blob for file in mail.files if file.old_path and file.old_blob}
         for mail in series.mails
@@ -194,7 +208,9 @@ def _rehearse(repo: Repo, series: Series, where: Path) -> Rehearsal:
         mail = series.mails[rejection.number]
         raise HookError(
             f"{mail.name} does not apply to {_place(mail, rejection.words)}"
-            f"{_reason(repo, series.tag, rejection.words)}; {where} was left as it was",
+            f"{_reason(repo, series.tag, rejection.words)};"
+            + (f" not the tag's own files: {', '.join(others)};" if others else "")
+            + f" {where} was left as it was",
             detail=rejection.words,
         ) from rejection
 

@@ -1,0 +1,69 @@
+#include <torch/csrc/cuda/lms/tier.h>
+
+#include <torch/csrc/cuda/lms/lock.h>
+#include <torch/csrc/cuda/lms/runtime.h>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+// The pager to ask for memory on the current device, or null: LMS is off, or
+// this is the native allocator's own affair (a callback under the mutex).
+Pager* current_pager() {
+  Runtime& runtime = Runtime::get();
+  if (!runtime.settings.enabled || Lock::held()) {
+    return nullptr;
+  }
+  return &runtime.pager(c10::cuda::current_device());
+}
+
+} // namespace
+
+Tier* Tier::in_front_of(c10::Allocator* native) {
+  // Never destroyed: storages keep a pointer to their allocator.
+  static auto* const tier = new Tier(native);
+  return tier;
+}
+
+compat::cca::CUDAAllocator* Tier::install() {
+  // It is in front already; get() made it.
+  auto* const tier = static_cast<Tier*>(compat::cca::native::get());
+  return new compat::cca::CUDAAllocator(tier->native_);
+}
+
+c10::DataPtr Tier::allocate(size_t bytes) const {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->allocate(bytes) : native_->allocate(bytes);
+}
+
+c10::DeleterFnPtr Tier::raw_deleter() const {
+  return native_->raw_deleter();
+}
+
+void* Tier::raw_allocate(size_t bytes) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->allocate_raw(bytes, c10::cuda::getCurrentCUDAStream())
+               : native_->raw_allocate(bytes);
+}
+
+void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
+  if (!Runtime::get().native() || Lock::held()) {
+    return;
+  }
+  const Lock lock;
+  Runtime::get().each([&](Pager& pager) {
+    if (Block* const block = address ? pager.find(address) : nullptr) {
+      pager.record_stream(*block, stream);
+    }
+  });
+}
+
+void Tier::emptied() {
+  if (!Runtime::get().native() || Lock::held()) {
+    return;
+  }
+  const Lock lock;
+  Runtime::get().each([](Pager& pager) { pager.trim_host(); });
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,62 @@
+#pragma once
+
+// Included by c10/cuda/CUDACachingAllocator.cpp, which is C++11.
+
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstddef>
+
+namespace torch {
+namespace cuda {
+namespace lms {
+
+namespace compat {
+namespace cca {
+class CUDAAllocator;
+} // namespace cca
+} // namespace compat
+
+#ifdef C10_CUDA_NO_LMS
+
+struct Tier {
+  static c10::Allocator* in_front_of(c10::Allocator* native) {
+    return native;
+  }
+  static void recorded(void* /*address*/, c10::cuda::CUDAStream /*stream*/) {}
+  static void emptied() {}
+};
+
+#else
+
+// The allocator tier: stands in front of the native allocator, and makes room
+// before it is asked. With LMS off it only forwards.
+class Tier : public c10::Allocator {
+ public:
+  // The one tier, in front of the native allocator, which lives as long.
+  static Tier* in_front_of(c10::Allocator* native);
+
+  // The native allocator behind it.
+  static compat::cca::CUDAAllocator* install();
+
+  c10::DataPtr allocate(size_t bytes) const override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  // Memory that is no storage.
+  void* raw_allocate(size_t bytes) override;
+
+  // The native allocator was told that a stream uses memory, or emptied its
+  // cache.
+  static void recorded(void* address, c10::cuda::CUDAStream stream);
+  static void emptied();
+
+ private:
+  explicit Tier(c10::Allocator* native) : native_(native) {}
+
+  c10::Allocator* const native_;
+};
+
+#endif
+
+} // namespace lms
+} // namespace cuda
+} // namespace torch

@@ -1,0 +1,365 @@
+"""The allocator, the guard and the runtime in the patched c10 and c10_cuda, compiled.
+
+The simulated device has 64 MiB. Each test ends with LMS off, no race and nothing left over.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+from device import MIB, Lms, OperatorError, Tensor
+
+CAPACITY = 64 * MIB
+
+
+@pytest.fixture(autouse=True)
+def clean_slate(lms: Lms) -> Iterator[None]:
+    lms.lms("set_size", MIB)
+    lms.lms("set_limit", 0)
+    lms.enable()
+    yield
+    lms.cuda.simcuda_clear_faults()
+    lms.lms("set_host_limit", 0)
+    lms.lms("set_option", b"stress", 0)
+    lms.lms("set_option", b"verify_clean", 0)
+    gc.collect()  # an error's traceback holds the frame that holds the tensors
+    lms.enable(False)
+    lms.do("synchronize")
+    lms.do("empty_cache")
+    races = lms.races()
+    lms.cuda.simcuda_clear_races()
+    assert races == []
+    assert lms.calls.allocated_bytes() == 0
+    assert lms.calls.reserved_bytes() == 0
+    assert lms.cuda.simcuda_host_bytes() == 0, "emptying the cache did not unpin host memory"
+
+
+def made(lms: Lms, count: int, size: int = 8 * MIB) -> list[Tensor]:
+    return [Tensor(lms, size).fill(seed) for seed in range(count)]
+
+
+def use_at_once(lms: Lms, tensors: list[Tensor], name: bytes = b"aten::some_operator") -> None:
+    with lms.operator(name):
+        for tensor in tensors:
+            tensor.address()
+
+
+def test_off_means_off(lms: Lms) -> None:
+    lms.enable(False)
+    tensor = Tensor(lms, 8 * MIB).fill(3)
+    assert tensor.same(3)
+    assert lms.runtime.lms_is_resident(tensor.storage) == -1  # not managed
+    with pytest.raises(OperatorError, match=r"^CUDA out of memory"):
+        made(lms, 9)
+
+
+def test_twice_the_memory(lms: Lms) -> None:
+    tensors = made(lms, 16)
+    assert sum(not tensor.resident for tensor in tensors) >= 8
+    for _ in range(2):
+        assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    stats = lms.stats()
+    assert stats["lms.page_out_count"] > 16
+    assert stats["lms.page_in_count"] >= 16
+    assert stats["pinned.all.current"] == 0
+    assert lms.calls.reserved_bytes() <= CAPACITY
+
+
+def test_the_limit(lms: Lms) -> None:
+    lms.lms("set_limit", 24 * MIB)
+    tensors = made(lms, 6)
+    assert sum(tensor.resident for tensor in tensors) <= 3
+    assert lms.stats()["lms.resident_bytes.current"] <= 24 * MIB
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+def test_small_storages_stay(lms: Lms) -> None:
+    tensor = Tensor(lms, MIB - 4).fill(1)
+    assert lms.reclaim() == 0
+    assert tensor.same(1)
+
+
+def test_a_paged_out_storage_has_no_address(lms: Lms) -> None:
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    assert tensor.plain_address() != 0
+    assert lms.reclaim() == 8 * MIB
+    assert tensor.plain_address() == 0
+    assert not tensor.resident
+
+
+def test_an_operator_pins_what_it_has_the_address_of(lms: Lms) -> None:
+    tensors = made(lms, 3)
+    others = made(lms, 3)
+    with lms.operator():
+        addresses = [tensor.address() for tensor in tensors]
+        assert lms.reclaim() == 3 * 8 * MIB  # the others
+        assert lms.stats()["pinned.all.current"] == 3
+        # What an inner operator used stays, too: the outer one may have its address.
+        with lms.operator():
+            inner = others[0].address()
+        made(lms, 2)
+        assert [tensor.plain_address() for tensor in tensors] == addresses
+        assert others[0].plain_address() == inner
+        assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    assert lms.stats()["pinned.all.current"] == 0
+    assert lms.reclaim() >= 3 * 8 * MIB
+
+
+def test_what_an_operator_makes_stays_while_it_runs(lms: Lms) -> None:
+    with lms.operator():
+        output = Tensor(lms, 8 * MIB)
+        address = output.address()
+        assert lms.reclaim() == 0
+        assert output.plain_address() == address
+    assert lms.reclaim() == 8 * MIB  # and can go when it has ended, although nobody read it
+
+
+def test_a_composite_operator_gives_free_what_its_parts_used(lms: Lms) -> None:
+    tensors = made(lms, 10)
+    with lms.operator(b"aten::lstm"):
+        assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    with pytest.raises(OperatorError, match="out of memory"):
+        use_at_once(lms, tensors)
+
+
+def test_out_of_memory_says_why_and_the_program_goes_on(lms: Lms) -> None:
+    tensors = made(lms, 8)
+    with pytest.raises(OperatorError) as raised:
+        use_at_once(lms, tensors, b"aten::cat")
+    message = str(raised.value)
+    assert message.startswith("CUDA out of memory")
+    assert "LMS" in message
+    assert "aten::cat asked for" in message
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    assert lms.stats()["alloc_distribution.reclaim_one"] > 0
+
+
+def test_more_than_the_device_has(lms: Lms) -> None:
+    kept = Tensor(lms, 8 * MIB).fill(5)
+    with pytest.raises(OperatorError, match=r"^CUDA out of memory.*\(LMS\) could not make room"):
+        Tensor(lms, 2 * CAPACITY)
+    assert kept.same(5)
+
+
+def test_an_address_outside_of_operators_stays_until_released(lms: Lms) -> None:
+    tensor = Tensor(lms, 8 * MIB).fill(7)
+    lms.reclaim()
+    address = tensor.address()
+    assert address != 0
+    assert lms.reclaim() == 0
+    assert tensor.address() == address
+    assert lms.stats()["lms.held_bytes.current"] == 8 * MIB
+    lms.lms("release_address", tensor.storage)
+    assert lms.reclaim() == 8 * MIB
+    assert tensor.same(7)
+
+
+def test_two_addresses_of_foreign_code_are_valid_at_once(lms: Lms) -> None:
+    lms.lms("set_limit", 8 * MIB)  # room for one of them
+    one, two = made(lms, 2)
+    addresses = one.address(), two.address()
+    assert 0 not in addresses
+    assert (one.plain_address(), two.plain_address()) == addresses
+    for tensor in (one, two):
+        lms.lms("release_address", tensor.storage)
+
+
+def test_reads_keep_the_host_copy_and_writes_do_not(lms: Lms) -> None:
+    lms.lms("set_option", b"verify_clean", 1)
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    lms.reclaim()
+    assert tensor.same(1)
+    before = lms.stats()
+    lms.reclaim()
+    after = lms.stats()
+    assert after["lms.clean_count"] == before["lms.clean_count"] + 1
+    assert after["lms.page_out_bytes"] == before["lms.page_out_bytes"]
+    tensor.fill(2)
+    lms.reclaim()
+    assert tensor.same(2)
+    lms.reclaim()
+    tensor.train_batch_norm(3)
+    lms.reclaim()
+    assert tensor.same(3)
+    assert lms.stats()["lms.clean_violations"] == 0
+
+
+def test_a_read_and_then_a_write_in_one_operator(lms: Lms) -> None:
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    lms.reclaim()
+    assert tensor.same(1)
+    with lms.operator():
+        tensor.address()
+        tensor.fill(2)
+    lms.reclaim()
+    assert tensor.same(2)
+
+
+def test_turning_it_off_brings_everything_back(lms: Lms) -> None:
+    tensors = made(lms, 6)
+    lms.reclaim()
+    assert not any(tensor.resident for tensor in tensors)
+    lms.enable(False)
+    assert all(tensor.resident and tensor.plain_address() for tensor in tensors)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+def test_turning_it_off_when_not_all_fits(lms: Lms) -> None:
+    tensors = made(lms, 12)
+    with pytest.raises(OperatorError, match="out of memory"):
+        lms.enable(False)
+    assert lms.runtime.lms_get_enabled()
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    del tensors[4:]
+    lms.enable(False)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+def test_storages_older_than_lms(lms: Lms) -> None:
+    lms.enable(False)
+    tensors = made(lms, 5)
+    lms.enable()
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    more = made(lms, 5)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    assert all(tensor.same(seed) for seed, tensor in enumerate(more))
+
+
+def test_an_operator_that_is_older_than_lms(lms: Lms) -> None:
+    lms.enable(False)
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    with lms.operator():
+        tensor.address()
+        lms.enable()
+    with lms.operator():
+        tensor.address()
+        lms.enable(False)
+    assert lms.stats()["pinned.all.current"] == 0
+
+
+def test_a_storage_that_dies(lms: Lms) -> None:
+    tensors = made(lms, 4)
+    lms.reclaim()
+    assert lms.stats()["lms.paged_out_bytes.current"] == 4 * 8 * MIB
+    del tensors
+    stats = lms.stats()
+    assert stats["lms.paged_out_bytes.current"] == 0
+    assert stats["lms.host_used_bytes.current"] == 0
+
+
+def test_dies_while_pinned(lms: Lms) -> None:
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    with lms.operator():
+        tensor.address()
+        del tensor
+    assert lms.stats()["pinned.all.current"] == 0
+    assert lms.calls.allocated_bytes() == 0
+
+
+def test_resize(lms: Lms) -> None:
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    lms.reclaim()
+    tensor.resize(16 * MIB)
+    tensor.resize(8 * MIB)
+    lms.reclaim()
+    assert tensor.same(1)
+
+
+def test_memory_that_is_no_storage(lms: Lms) -> None:
+    tensors = made(lms, 6)
+    for name in ("raw_alloc", "raw_allocate"):
+        memory = lms.raw(name, 32 * MIB)  # room is made for it
+        lms.calls.raw_delete(memory)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+def test_two_streams(lms: Lms) -> None:
+    other = lms.calls.pool_stream()
+    tensors = made(lms, 10)
+    lms.do("synchronize")
+    with lms.stream(other):
+        assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+        for seed, tensor in enumerate(tensors):
+            with lms.operator():  # as lms.py has it
+                tensor.record_stream(other)
+            tensor.fill(seed + 100)
+    lms.do("synchronize")
+    assert all(tensor.same(seed + 100) for seed, tensor in enumerate(tensors))
+
+
+def test_fragments(lms: Lms) -> None:
+    """Blocks of 2 MiB lie side by side in segments of 20 MiB: a large one needs neighbours."""
+    tensors = made(lms, 30, 2 * MIB)
+    large = Tensor(lms, 16 * MIB).fill(99)
+    assert large.same(99)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    assert lms.stats()["alloc_distribution.reclaim_fragments"] > 0
+
+
+def test_threads(lms: Lms) -> None:
+    failures: list[str] = []
+
+    def work(first: int) -> None:
+        try:
+            tensors = [Tensor(lms, 6 * MIB).fill(first + i) for i in range(8)]
+            for _ in range(4):
+                for i, tensor in enumerate(tensors):
+                    if not tensor.same(first + i):
+                        failures.append(f"{first + i} has other bytes")
+        except Exception as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("api", ["cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent"])
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_cuda_call_that_fails(lms: Lms, api: str, nth: int) -> None:
+    lms.lms("set_limit", 24 * MIB)
+    tensors = made(lms, 6)
+    lms.fault(api, nth)
+    for seed, tensor in enumerate(tensors):
+        try:
+            assert tensor.same(seed)
+        except OperatorError:
+            assert tensor.same(seed)
+    assert lms.stats()["pinned.all.current"] == 0
+
+
+def test_without_host_memory(lms: Lms) -> None:
+    lms.lms("set_host_limit", 1)
+    tensors = made(lms, 5)
+    with pytest.raises(OperatorError, match="set_host_limit_lms"):
+        made(lms, 9)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+def test_everything_moves_at_each_allocation(lms: Lms) -> None:
+    lms.lms("set_option", b"stress", 1)
+    tensors = made(lms, 4)
+    for seed, tensor in enumerate(tensors):
+        Tensor(lms, 2 * MIB)
+        assert not tensor.resident
+        assert tensor.same(seed)
+
+
+def test_the_names_of_the_statistics(lms: Lms) -> None:
+    names = set(lms.stats())
+    for pool in ("all", "small_pool", "large_pool"):
+        for key in ("current", "peak", "allocated", "freed"):
+            assert {f"pinned.{pool}.{key}", f"pinned_bytes.{pool}.{key}"} <= names
+    assert {"reclaimed", "reclaimed_bytes", "alloc_distribution.cudamalloc_retry"} <= names
+
+
+def test_two_devices(lms: Lms) -> None:
+    tensors = [Tensor(lms, 8 * MIB, device=i % 2).fill(i) for i in range(24)]
+    assert all(tensor.same(i) for i, tensor in enumerate(tensors))
+    assert all(lms.stats(device)["lms.page_out_count"] > 0 for device in (0, 1))
