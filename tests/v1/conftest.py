@@ -8,6 +8,7 @@ toolkit. For the Python files $LMS_V1_PYTHON names a Python with the official wh
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -76,9 +77,21 @@ def cuda(tag: Tag) -> tuple[Path, ...]:
 
 
 @pytest.fixture(scope="session")
-def lms(patched: Outcome, cuda: tuple[Path, ...], tmp_path_factory: pytest.TempPathFactory) -> Lms:
+def cmake() -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("there is no cmake (pip install cmake)")
+
+
+@pytest.fixture(scope="session")
+def lms(
+    cmake: None,
+    patched: Outcome,
+    cuda: tuple[Path, ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Lms:
     """The patched c10 and c10_cuda, built and loaded: two devices of 64 MiB."""
     folder = tmp_path_factory.mktemp("build")
-    library = Build(patched.directory, cuda, folder).make()
+    build = Build(patched.directory, cuda, folder)
+    libraries = build.make()
     os.environ.update(SIMCUDA_DEVICES="2", SIMCUDA_MIB="64", SIMCUDA_RACE="1")
-    return Lms(library)
+    return Lms(*libraries, build.storages(libraries))

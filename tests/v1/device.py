@@ -18,11 +18,10 @@ class OperatorError(Exception):
 class Lms:
     """The libraries of a Build, loaded."""
 
-    def __init__(self, library: Path) -> None:
-        folder = library.parent
-        self.cuda = ctypes.CDLL(str(next(folder.glob("libcudart.so.*"))), ctypes.RTLD_GLOBAL)
-        self.runtime = ctypes.CDLL(str(folder / "libc10_cuda.so"), ctypes.RTLD_GLOBAL)
-        self.calls = ctypes.CDLL(str(library))
+    def __init__(self, cudart: Path, c10: Path, c10_cuda: Path, storages: Path) -> None:
+        self.cuda, _, self.runtime, self.calls = (
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL) for path in (cudart, c10, c10_cuda, storages)
+        )
         for lib, name, result, arguments in (
             (self.calls, "failure", c_char_p, ()),
             (self.calls, "tensor_new", c_void_p, (c_size_t, c_int)),

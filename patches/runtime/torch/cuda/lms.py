@@ -540,7 +540,9 @@ def _guard_addresses():
             del torch.Tensor.__dlpack_c_exchange_api__
         # TorchScript's fused kernels take their inputs' addresses before they
         # allocate their outputs, and no operator names the inputs.
-        torch._C._jit_override_can_fuse_on_gpu(False)
+        name = "_jit_override_can_fuse_on_gpu"
+        if hasattr(torch._C, name):
+            getattr(torch._C, name)(False)
 
 
 # These reach a storage's bytes, and are no operators.

@@ -1,0 +1,142 @@
+"""ATen's code generator on the patched tree: what it writes, and that it compiles."""
+
+from __future__ import annotations
+
+import filecmp
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from build import run
+
+from lmsbuild.checkout import Outcome
+from lmsbuild.registry import Tag
+from lmsbuild.series import load_series
+
+ATEN = "aten/src/ATen"
+# As cmake/Codegen.cmake calls it.
+INPUTS = (
+    f"{ATEN}/Declarations.cwrap",
+    "aten/src/THNN/generic/THNN.h",
+    "aten/src/THCUNN/generic/THCUNN.h",
+    f"{ATEN}/nn.yaml",
+    f"{ATEN}/native/native_functions.yaml",
+)
+# Of each kind one: for CUDA, for sparse tensors on it, for all backends, and without CUDA.
+FILES = ("CUDAType", "SparseCUDAType", "TypeDefault", "SparseCPUType")
+_DEFINITION = re.compile(r"^\S.*? (\w+)\([^;]*\) \{$", re.MULTILINE)
+_GUARD = re.compile(r'const c10::lms::Operator lms_operator\("aten::(\w+)"((?:, \w+)*)\);')
+
+
+def generate(python: str, source: Path, into: Path) -> Path:
+    folder = into / "ATen"
+    (folder / "core").mkdir(parents=True)
+    inputs = [source / name for name in INPUTS]
+    options = ("--source-path", source / ATEN, "--install_dir", folder)
+    run(python, source / ATEN / "gen.py", *options, *inputs)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def generated(python: str, patched: Outcome, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generate(python, patched.directory, tmp_path_factory.mktemp("patched"))
+
+
+@pytest.fixture(scope="module")
+def plain(
+    python: str, tag: Tag, patched: Outcome, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """What the generator of the untouched tag writes."""
+    tree = tmp_path_factory.mktemp("plain") / "tree"
+    tree.mkdir()
+    base = f"HEAD~{len(load_series(tag).mails)}"
+    archive = subprocess.Popen(
+        ["git", "archive", base, "aten", "tools"], cwd=patched.directory, stdout=subprocess.PIPE
+    )
+    subprocess.run(["tar", "-x", "-C", tree], stdin=archive.stdout, check=True)
+    assert archive.wait() == 0
+    return generate(python, tree, tree.parent)
+
+
+@pytest.fixture(scope="module")
+def include(python: str) -> Path:
+    """The official wheel's headers."""
+    code = "import os, torch; print(os.path.join(os.path.dirname(torch.__file__), 'include'))"
+    return Path(run(python, "-c", code).strip())
+
+
+def test_no_interface_changes(generated: Path, plain: Path) -> None:
+    headers = sorted(path.relative_to(plain) for path in plain.rglob("*.h"))
+    assert len(headers) > 10
+    for header in [*headers, Path("Declarations.yaml")]:
+        assert filecmp.cmp(plain / header, generated / header, shallow=False), header
+
+
+def test_the_sources_are_the_wheels(plain: Path, include: Path) -> None:
+    """Whatever gave the sources: the generator makes the official wheel's headers of them."""
+    for header in plain.rglob("*.h"):
+        name = header.relative_to(plain)
+        assert filecmp.cmp(header, include / "ATen" / name, shallow=False), name
+
+
+def test_only_guards_are_added(generated: Path, plain: Path) -> None:
+    for before in plain.glob("*.cpp"):
+        text = (generated / before.name).read_text()
+        without = [line for line in text.splitlines() if not _GUARD.fullmatch(line.strip())]
+        assert without == before.read_text().splitlines(), before.name
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_operator_is_guarded(generated: Path, name: str) -> None:
+    text = (generated / f"{name}.cpp").read_text()
+    bodies = re.split(_DEFINITION, text)[1:]
+    assert len(bodies) > 60
+    for function, body in zip(bodies[::2], bodies[1::2], strict=True):
+        guards = _GUARD.findall(body)
+        assert len(guards) == 1, function
+        assert guards[0][0] == function
+
+
+def test_the_guards_know_what_is_written(patched: Outcome, generated: Path) -> None:
+    """As the schemas have it: an argument that is marked as written, and no other."""
+    text = "".join(path.read_text() for path in generated.glob("*.cpp"))
+    guards: dict[str, set[tuple[str, ...]]] = {}
+    for name, written in _GUARD.findall(text):
+        guards.setdefault(name, set()).add(tuple(sorted(written.strip(", ").split(", "))))
+    schemas = (patched.directory / INPUTS[-1]).read_text()
+    compared = 0
+    for name, overload, arguments in re.findall(r"- func: (\w+)(?:\.(\w+))?\((.*)\) ->", schemas):
+        marked = tuple(sorted(re.findall(r"\(\w!\)\S* (\w+)", arguments))) or ("",)
+        for function in {name, f"{name}_out"} & guards.keys():
+            if marked in guards[function]:
+                compared += 1
+                break
+        else:
+            assert name in ALL_BACKENDS or name not in guards, f"{name}.{overload}: {marked}"
+    assert compared > 900
+
+
+# Its argument is marked, and only gets other memory; the generator makes it a constant.
+ALL_BACKENDS = {"set_data"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_compiles(
+    patched: Outcome,
+    generated: Path,
+    include: Path,
+    cuda: tuple[Path, ...],
+    tmp_path: Path,
+    name: str,
+) -> None:
+    """Against the patched c10, and the wheel's headers for the rest."""
+    shim = Path(__file__).parent / "cuda_shim"
+    output = tmp_path / f"{name}.o"
+    macros = ("-DNDEBUG", "-D_GLIBCXX_USE_CXX11_ABI=0")
+    folders = (generated.parent, patched.directory, include, include / "TH", *cuda, shim)
+    flags = [f"-I{folder}" for folder in folders]
+    source = generated / f"{name}.cpp"
+    run("g++", "-std=c++11", "-w", "-O0", *macros, *flags, "-c", source, "-o", output)
+    symbols = run("nm", "-C", output)
+    assert "U c10::lms::hooks" in symbols
