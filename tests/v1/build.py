@@ -57,10 +57,17 @@ class Build:
         output = self.folder / "libstorages.so"
         includes = [f"-I{self.source}", f"-I{self.folder}"]
         includes += [f"-isystem{path}" for path in self._cuda]
-        flags = ("-std=c++11", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Werror")
+        flags = (self.standard(), "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Werror")
         source = HERE / "storages.cpp"
         run("g++", *flags, *_FLAGS, *includes, source, *libraries, "-Wl,-z,defs", "-o", output)
         return output
+
+    def standard(self) -> str:
+        """The option for the language that the release is written in."""
+        text = (self.source / "c10" / "CMakeLists.txt").read_text()
+        found = re.search(r"^set\(CMAKE_CXX_STANDARD (\d+)\)", text, re.MULTILINE)
+        assert found, "c10 names no standard of C++"
+        return f"-std=c++{found[1]}"
 
     def device(self) -> Path:
         """libcudart: what is simulated, and errors for the rest of what c10_cuda calls."""

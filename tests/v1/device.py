@@ -24,11 +24,13 @@ class Lms:
         )
         for lib, name, result, arguments in (
             (self.calls, "failure", c_char_p, ()),
+            (self.calls, "listening", c_bool, ()),
             (self.calls, "tensor_new", c_void_p, (c_size_t, c_int)),
             (self.calls, "tensor_delete", None, (c_void_p,)),
             (self.calls, "storage_of", c_void_p, (c_void_p,)),
             (self.calls, "fill", c_bool, (c_void_p, c_uint32)),
             (self.calls, "check", c_bool, (c_void_p, c_uint32, POINTER(c_bool))),
+            (self.calls, "fill_unseen", c_bool, (c_void_p, c_uint32)),
             (self.calls, "train_batch_norm", c_bool, (c_void_p, c_uint32)),
             (self.calls, "operator_begin", c_void_p, (c_char_p,)),
             (self.calls, "operator_end", None, (c_void_p,)),
@@ -152,6 +154,10 @@ class Tensor:
         same = c_bool()
         self._lms.do("check", self._handle, seed, byref(same))
         return same.value
+
+    def fill_unseen(self, seed: int) -> None:
+        """Fills it, too, by a kernel that LMS does not see."""
+        self._lms.do("fill_unseen", self._handle, seed)
 
     def train_batch_norm(self, seed: int) -> None:
         """Fills it, too, in an operator that does not say so."""

@@ -27,6 +27,12 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 
 namespace {
 
+#if __has_include(<c10/core/DispatchKey.h>) // PyTorch 1.5
+constexpr auto kCudaKey = c10::DispatchKey::CUDATensorId;
+#else
+constexpr auto kCudaKey = c10::TensorTypeId::CUDATensorId;
+#endif
+
 thread_local std::string t_failure;
 
 template <class F>
@@ -76,6 +82,20 @@ void launch(void* data, size_t bytes, bool write, uint32_t seed, bool& same) {
   }
 }
 
+// It takes an address or, since 1.5, a DataPtr.
+C10_UNUSED void record(
+    void (*function)(void*, c10::cuda::CUDAStream),
+    c10::StorageImpl& storage,
+    c10::cuda::CUDAStream stream) {
+  function(storage.data(), stream);
+}
+C10_UNUSED void record(
+    void (*function)(const c10::DataPtr&, c10::cuda::CUDAStream),
+    c10::StorageImpl& storage,
+    c10::cuda::CUDAStream stream) {
+  function(storage.data_ptr(), stream);
+}
+
 void use(Tensor& t, bool write, uint32_t seed, bool& same) {
   c10::StorageImpl& storage = t.storage();
   const c10::cuda::CUDAGuard guard(storage.device().index());
@@ -88,14 +108,19 @@ API const char* failure() {
   return t_failure.c_str();
 }
 
+// Whether accesses and operators are told of.
+API bool listening() {
+  return c10::lms::hooks.load() != nullptr;
+}
+
 API void* tensor_new(size_t bytes, int device) {
   Tensor* made = nullptr;
   const bool ok = done([&] {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     auto storage = c10::make_intrusive<c10::StorageImpl>(
         caffe2::TypeMeta::Make<uint8_t>(), static_cast<int64_t>(bytes), cca::get(), true);
-    made = new Tensor{c10::make_intrusive<c10::TensorImpl>(
-        c10::Storage(std::move(storage)), c10::TensorTypeId::CUDATensorId)};
+    made = new Tensor{
+        c10::make_intrusive<c10::TensorImpl>(c10::Storage(std::move(storage)), kCudaKey)};
   });
   return ok ? made : nullptr;
 }
@@ -122,6 +147,15 @@ API bool check(void* handle, uint32_t seed, bool* same) {
     const c10::lms::Operator op("aten::equal");
     *same = true;
     use(tensor(handle), false, seed, *same);
+  });
+}
+
+// A kernel that no operator and no access shows.
+API bool fill_unseen(void* handle, uint32_t seed) {
+  return done([&] {
+    c10::StorageImpl& storage = tensor(handle).storage();
+    bool same = true;
+    launch(storage.data_ptr().get(), storage.capacity(), true, seed, same);
   });
 }
 
@@ -187,8 +221,9 @@ API bool empty_cache() {
 
 API bool record_stream(void* handle, int64_t stream) {
   return done([&] {
-    cca::recordStream(
-        tensor(handle).storage().data(),
+    record(
+        &cca::recordStream,
+        tensor(handle).storage(),
         c10::cuda::CUDAStream::unpack(static_cast<uint64_t>(stream)));
   });
 }

@@ -8,14 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build import run
+from build import Build, run
 
 from lmsbuild.checkout import Outcome
 from lmsbuild.registry import Tag
 from lmsbuild.series import load_series
 
 ATEN = "aten/src/ATen"
-# As cmake/Codegen.cmake calls it.
+# As cmake/Codegen.cmake calls it; THNN.h is gone from 1.5 on.
 INPUTS = (
     f"{ATEN}/Declarations.cwrap",
     "aten/src/THNN/generic/THNN.h",
@@ -32,7 +32,7 @@ _GUARD = re.compile(r'const c10::lms::Operator lms_operator\("aten::(\w+)"((?:, 
 def generate(python: str, source: Path, into: Path) -> Path:
     folder = into / "ATen"
     (folder / "core").mkdir(parents=True)
-    inputs = [source / name for name in INPUTS]
+    inputs = [path for path in (source / name for name in INPUTS) if path.exists()]
     options = ("--source-path", source / ATEN, "--install_dir", folder)
     run(python, source / ATEN / "gen.py", *options, *inputs)
     return folder
@@ -95,7 +95,8 @@ def test_every_operator_is_guarded(generated: Path, name: str) -> None:
     for function, body in zip(bodies[::2], bodies[1::2], strict=True):
         guards = _GUARD.findall(body)
         assert len(guards) == 1, function
-        assert guards[0][0] == function
+        # Later releases append the overload's name.
+        assert function == guards[0][0] or function.startswith(f"{guards[0][0]}_")
 
 
 def test_the_guards_know_what_is_written(patched: Outcome, generated: Path) -> None:
@@ -113,12 +114,12 @@ def test_the_guards_know_what_is_written(patched: Outcome, generated: Path) -> N
                 compared += 1
                 break
         else:
-            assert name in ALL_BACKENDS or name not in guards, f"{name}.{overload}: {marked}"
+            assert name in METADATA or name not in guards, f"{name}.{overload}: {marked}"
     assert compared > 900
 
 
-# Its argument is marked, and only gets other memory; the generator makes it a constant.
-ALL_BACKENDS = {"set_data"}
+# Their argument is marked, and keeps its bytes; the generator makes it a constant.
+METADATA = {"set_data", "retain_grad"}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -137,6 +138,7 @@ def test_it_compiles(
     folders = (generated.parent, patched.directory, include, include / "TH", *cuda, shim)
     flags = [f"-I{folder}" for folder in folders]
     source = generated / f"{name}.cpp"
-    run("g++", "-std=c++11", "-w", "-O0", *macros, *flags, "-c", source, "-o", output)
+    standard = Build(patched.directory, cuda, tmp_path).standard()
+    run("g++", standard, "-w", "-O0", *macros, *flags, "-c", source, "-o", output)
     symbols = run("nm", "-C", output)
     assert "U c10::lms::hooks" in symbols

@@ -48,7 +48,9 @@ def use_at_once(lms: Lms, tensors: list[Tensor], name: bytes = b"aten::some_oper
 
 
 def test_off_means_off(lms: Lms) -> None:
+    assert lms.calls.listening()
     lms.enable(False)
+    assert not lms.calls.listening()
     tensor = Tensor(lms, 8 * MIB).fill(3)
     assert tensor.same(3)
     assert lms.runtime.lms_is_resident(tensor.storage) == -1  # not managed
@@ -290,13 +292,32 @@ def test_two_streams(lms: Lms) -> None:
     assert all(tensor.same(seed + 100) for seed, tensor in enumerate(tensors))
 
 
+def test_what_a_recorded_stream_does_comes_before_a_page_out(lms: Lms) -> None:
+    other = lms.calls.pool_stream()
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    lms.do("synchronize")
+    with lms.operator():
+        tensor.record_stream(other)
+    with lms.stream(other):
+        tensor.fill_unseen(2)
+    assert lms.reclaim() == 8 * MIB
+    assert tensor.same(2)
+    assert lms.races() == []
+
+
 def test_fragments(lms: Lms) -> None:
-    """Blocks of 2 MiB lie side by side in segments of 20 MiB: a large one needs neighbours."""
-    tensors = made(lms, 30, 2 * MIB)
+    """What lies side by side is paged out, and not as many bytes from anywhere."""
+    tensors = made(lms, 28, 2 * MIB)  # in segments of 20 MiB
+    oldest = [*tensors[::2], *tensors[1::2]]
+    for tensor in oldest:
+        assert not tensor.same(99)
+    before = lms.stats()["lms.page_out_bytes"]
     large = Tensor(lms, 16 * MIB).fill(99)
+    # The limit takes 7 blocks, every other one; 4 between them make 8 in a row.
+    assert lms.stats()["lms.page_out_bytes"] - before <= 22 * MIB
+    assert lms.stats()["alloc_distribution.reclaim_fragments"] > 0
     assert large.same(99)
     assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
-    assert lms.stats()["alloc_distribution.reclaim_fragments"] > 0
 
 
 def test_threads(lms: Lms) -> None:

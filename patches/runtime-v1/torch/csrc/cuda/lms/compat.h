@@ -48,6 +48,20 @@ struct SnapshotInfo {
   std::vector<SegmentInfo> segments;
 };
 
+// It took an address at first, and since 1.5 the memory's DataPtr.
+inline void record_stream(
+    void (*function)(void*, c10::cuda::CUDAStream),
+    const c10::DataPtr& data,
+    c10::cuda::CUDAStream stream) {
+  function(data.get(), stream);
+}
+inline void record_stream(
+    void (*function)(const c10::DataPtr&, c10::cuda::CUDAStream),
+    const c10::DataPtr& data,
+    c10::cuda::CUDAStream stream) {
+  function(data, stream);
+}
+
 class CUDAAllocator {
  public:
   explicit CUDAAllocator(c10::Allocator* target) : target_(target) {}
@@ -72,7 +86,7 @@ class CUDAAllocator {
     return target_->raw_deleter();
   }
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
-    native::recordStream(data.get(), stream);
+    record_stream(&native::recordStream, data, stream);
   }
   DeviceStats getDeviceStats(c10::DeviceIndex device) {
     DeviceStats stats{native::getDeviceStats(device), 0};

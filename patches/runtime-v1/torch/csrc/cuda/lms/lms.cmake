@@ -1,8 +1,13 @@
 # Included by c10/cuda/CMakeLists.txt: the runtime is part of libc10_cuda.
-option(USE_LMS "Large Model Support" ON)
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  option(USE_LMS "Large Model Support" ON)
+endif()
 if(USE_LMS)
-  file(GLOB LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
   # The rest of this release is C++11; GCC 7 is the first that reads the runtime.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 7)
+    message(FATAL_ERROR "Large Model Support needs GCC 7 or later; USE_LMS=0 leaves it out")
+  endif()
+  file(GLOB LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
   set_source_files_properties(${LMS_SRCS} PROPERTIES COMPILE_FLAGS -std=c++17)
   list(APPEND C10_CUDA_SRCS ${LMS_SRCS})
 else()

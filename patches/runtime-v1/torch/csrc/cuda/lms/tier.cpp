@@ -58,6 +58,15 @@ void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
   });
 }
 
+void Tier::recorded(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (data.get_deleter() != &Pager::deleter || Lock::held()) {
+    return;
+  }
+  const Lock lock;
+  auto& block = *static_cast<Block*>(data.get_context());
+  block.pager.record_stream(block, stream);
+}
+
 void Tier::emptied() {
   if (!Runtime::get().native() || Lock::held()) {
     return;

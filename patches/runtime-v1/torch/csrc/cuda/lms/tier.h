@@ -24,6 +24,7 @@ struct Tier {
     return native;
   }
   static void recorded(void* /*address*/, c10::cuda::CUDAStream /*stream*/) {}
+  static void recorded(const c10::DataPtr& /*data*/, c10::cuda::CUDAStream /*stream*/) {}
   static void emptied() {}
 };
 
@@ -47,6 +48,7 @@ class Tier : public c10::Allocator {
   // The native allocator was told that a stream uses memory, or emptied its
   // cache.
   static void recorded(void* address, c10::cuda::CUDAStream stream);
+  static void recorded(const c10::DataPtr& data, c10::cuda::CUDAStream stream);
   static void emptied();
 
  private:
