@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from build import Build, run
 from lmsbuild.checkout import Outcome
 from lmsbuild.registry import Tag
 from lmsbuild.series import load_series
+
+Compile = Callable[[Path], str]
 
 ATEN = "aten/src/ATen"
 # As cmake/Codegen.cmake calls it; THNN.h is gone from 1.5 on.
@@ -122,23 +125,42 @@ def test_the_guards_know_what_is_written(patched: Outcome, generated: Path) -> N
 METADATA = {"set_data", "retain_grad"}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_it_compiles(
+@pytest.fixture(scope="module")
+def compile_aten(
     patched: Outcome,
     generated: Path,
     include: Path,
     cuda: tuple[Path, ...],
-    tmp_path: Path,
-    name: str,
-) -> None:
-    """Against the patched c10, and the wheel's headers for the rest."""
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Compile:
+    """Compiles against the patched c10, and the wheel's headers for the rest; returns symbols."""
     shim = Path(__file__).parent / "cuda_shim"
-    output = tmp_path / f"{name}.o"
-    macros = ("-DNDEBUG", "-D_GLIBCXX_USE_CXX11_ABI=0")
-    folders = (generated.parent, patched.directory, include, include / "TH", *cuda, shim)
-    flags = [f"-I{folder}" for folder in folders]
-    source = generated / f"{name}.cpp"
-    standard = Build(patched.directory, cuda, tmp_path).standard()
-    run("g++", standard, "-w", "-O0", *macros, *flags, "-c", source, "-o", output)
-    symbols = run("nm", "-C", output)
-    assert "U c10::lms::hooks" in symbols
+    output = tmp_path_factory.mktemp("objects") / "object.o"
+    api = include / "torch" / "csrc" / "api" / "include"
+    # What CMake would generate for the whole of PyTorch is in the wheel.
+    folders = (generated.parent, patched.directory, include, include / "TH", api, *cuda, shim)
+    flags = ["-w", "-O0", "-DNDEBUG", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+    flags += [Build(patched.directory, cuda, output.parent).standard()]
+    flags += [f"-I{folder}" for folder in folders]
+
+    def compile_one(source: Path) -> str:
+        run("g++", *flags, "-c", source, "-o", output)
+        return run("nm", "-C", output)
+
+    return compile_one
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_compiles(generated: Path, compile_aten: Compile, name: str) -> None:
+    assert "U c10::lms::hooks" in compile_aten(generated / f"{name}.cpp")
+
+
+def test_the_other_files_that_the_hooks_change_compile(
+    tag: Tag, patched: Outcome, compile_aten: Compile
+) -> None:
+    """Those of c10 are built whole by test_swap.py."""
+    changed = {file.path for mail in load_series(tag).mails[1:] for file in mail.files}
+    others = [path for path in changed if path.endswith(".cpp") and not path.startswith("c10/")]
+    assert others
+    for path in others:
+        assert "U c10::lms::hooks" in compile_aten(patched.directory / path), path
