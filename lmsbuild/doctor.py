@@ -185,7 +185,7 @@ def _how_to_get(torch: Mapping[str, Any], registry: Registry) -> str:
     try:
         name = registry.get(version).name
     except UnknownTagError as error:
-        return f"this torch has none, and there are no patches for it ({error})"
+        return f"this torch has none; {error}"
     return f"this torch has none; build one that has: lmsbuild wheel {name}"
 
 

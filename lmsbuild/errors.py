@@ -36,7 +36,7 @@ class UnknownTagError(LmsbuildError):
 class UnportedTagError(UnknownTagError):
     """A release of PyTorch that there are no patches for."""
 
-    exit_code = 14
+    exit_code = 15
 
 
 class RegistryError(LmsbuildError):

@@ -135,7 +135,7 @@ def test_all_is_well(told: Any, tmp_path: Path) -> None:
         ({"lms": False, "abi": None, "version": TAG.version}, f"lmsbuild wheel {TAG.name}"),
         (
             {"lms": False, "abi": None, "version": f"{TAG.version}7"},
-            "no patches for it (unknown tag",
+            "this torch has none; there are no patches for",
         ),
         ({"abi": None}, "library: does not load: there is no "),
         ({"abi": 1}, "has interface version 1, and torch/cuda/lms.py needs 2"),

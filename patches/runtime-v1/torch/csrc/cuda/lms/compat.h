@@ -85,6 +85,9 @@ class CUDAAllocator {
   c10::DeleterFnPtr raw_deleter() const {
     return target_->raw_deleter();
   }
+  void emptyCache() {
+    native::emptyCache();
+  }
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
     record_stream(&native::recordStream, data, stream);
   }
@@ -109,10 +112,6 @@ class CUDAAllocator {
 };
 
 } // namespace cca
-
-inline void empty_cache(cca::CUDAAllocator& /*allocator*/) {
-  cca::native::emptyCache();
-}
 
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& /*allocator*/) {
   cca::SnapshotInfo info;
@@ -146,6 +145,7 @@ class RelaxedCapture {
 
 // Every access to a storage comes to the guard first: see c10/core/LMS.h.
 inline void forbid_access(c10::StorageImpl& /*storage*/, const std::string& /*message*/) {}
+inline void allow_reading(c10::StorageImpl& /*storage*/) {}
 inline void allow_access(c10::StorageImpl& /*storage*/) {}
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

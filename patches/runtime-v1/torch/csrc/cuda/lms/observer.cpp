@@ -60,6 +60,7 @@ void begin(const char* name, c10::TensorImpl* const* tensors, size_t count) {
 }
 
 void end() {
+  Guard::check_refused();
   Guard::end();
   Writes& self = writes();
   self.storages.resize(self.frames.back().first);
