@@ -23,7 +23,8 @@ test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of thre
 	$(BIN)/python -m pytest -q $(ARGS)
 	$(BIN)/python ci/torch_tests.py
 
-matrix: $(VENV)/.installed-dev ## Build and test every tag's wheel; the table goes to build/matrix.md
+matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
+	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/test_round_trip.py tests/toolkit/test_facts.py
 	$(BIN)/python ci/torch_tests.py --matrix build/matrix.md
 
 mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a disposable LMS torch

@@ -75,7 +75,15 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
         header_packages=(runtime, _compiler_package(metadata, toolkit, cuda, newest)),
         cxx_standard=standard,
         cxx11_abi=abi,
-        abi_version=next((tag.abi_version for tag in registry if tag.cxx11_abi == abi), None),
+        # No wheel says it: as another release's wheel with the same strings has it.
+        abi_version=next(
+            (
+                tag.abi_version
+                for tag in registry
+                if tag.cxx11_abi == abi and "graft" in tag.strategies
+            ),
+            None,
+        ),
         manylinux=_policy(base, core),
         verified=Verified(hooks_wheel=False, hooks_source=False, simulated=False, gpu=""),
     )

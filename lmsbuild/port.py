@@ -198,7 +198,7 @@ def _merge(
         with git.opened(work) as repo:
             source.check_version(repo, tag, work)
             _identify(repo)
-            series = Series(tag=tag, mails=(runtime_mail(request.patches),))
+            series = Series(tag=tag, mails=(runtime_mail(request.patches, old.variant),))
             git.apply_mails(repo, series.mbox(), source.IMPORTER)
             with git.opened(before) as origin:
                 picks = [commit.hexsha for commit in find_stack(origin, before).hooks]
@@ -261,7 +261,8 @@ def _hooks(request: Request, tag: Tag) -> tuple[Mail, ...]:
         stack = find_stack(repo, request.work)
         if stack.tag != tag.name:
             raise NotAppliedError(f"{request.work} is a port to {stack.tag}, not to {tag.name}")
-        own = runtime_paths(repo, stack, set(runtime_files(request.patches)))
+        known = runtime_files(request.patches, request.old.variant)
+        own = runtime_paths(repo, stack, set(known))
         return hooks_of(repo, stack, load_hooks(request.old, request.patches), own)
 
 

@@ -69,7 +69,7 @@ def refresh(
             )
         tag = registry.get(stack.tag)
         former = load_hooks(tag, patches)
-        known = runtime_files(patches)
+        known = runtime_files(patches, tag.variant)
         own = runtime_paths(repo, stack, set(known))
         hooks = hooks_of(repo, stack, former, own)
         _require_base(repo, stack, tag, former, hooks, checkout)
@@ -79,8 +79,10 @@ def refresh(
         }
         _require_same_tree(repo, stack, hooks, runtime, checkout)
         _require_unchanged(repo, stack, former, hooks, own, patches / tag.hooks, checkout)
+        # A new file of an old release is its variant's.
+        homes = {path: file.relative_to(patches).as_posix() for path, file in known.items()}
         writes = {
-            f"runtime/{path}": content
+            homes.get(path, f"{tag.variant or 'runtime'}/{path}"): content
             for path, content in _runtime_changes(
                 repo, stack, runtime, own, {n: p.read_bytes() for n, p in known.items()}, checkout
             ).items()

@@ -94,7 +94,8 @@ def write_registry(patches: Path, tags: list[Tag]) -> None:
             f"cxx_standard = {tag.cxx_standard}\n"
             f"cxx11_abi = {tag.cxx11_abi}\n"
             f'manylinux = "{tag.manylinux}"\n'
-            f"verified = {{ hooks_wheel = {json.dumps(tag.verified.hooks_wheel)},"
+            + (f'variant = "{tag.variant}"\n' if tag.variant else "")
+            + f"verified = {{ hooks_wheel = {json.dumps(tag.verified.hooks_wheel)},"
             f" hooks_source = {json.dumps(tag.verified.hooks_source)},"
             f" simulated = {json.dumps(tag.verified.simulated)},"
             f' gpu = "{tag.verified.gpu}" }}\n'

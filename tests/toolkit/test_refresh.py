@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,29 @@ def test_a_commit_of_the_runtime_alone_is_no_hook(upstream: Upstream, checkout: 
     edit(checkout / LMS_CPP, "int lms = 2", "int lms = 1")
     commit(checkout, "runtime: one\n\nTwo were too many.")
     assert refreshed(upstream).changed == ((f"runtime/{LMS_CPP}", "changed"),)
+
+
+def test_a_variant_of_the_runtime_gets_its_own_changes(upstream: Upstream) -> None:
+    old = upstream.patches / "runtime-old"
+    for name in (LMS_CPP, "c10/lms.h"):
+        (old / name).parent.mkdir(parents=True, exist_ok=True)
+        (old / name).write_text("// an old release's\n")
+    upstream = replace(upstream, tag=replace(upstream.tag, variant=old.name))
+    write_registry(upstream.patches, [upstream.tag])
+    checkout = put_on(upstream)
+    refreshed(upstream)
+    git(checkout, "reset", "--quiet", "--hard", NAME)
+    put_on(upstream)
+    assert refreshed(upstream).changed == ()
+    for name in (LMS_CPP, "c10/lms.h", "c10/new.h", "torch/cuda/lms.py"):
+        (checkout / name).write_text("# changed\n")
+    commit(checkout, "runtime: change it\n\nIt was wrong.")
+    assert dict(refreshed(upstream).changed) == {
+        "runtime-old/c10/lms.h": "changed",
+        "runtime-old/c10/new.h": "new",
+        f"runtime-old/{LMS_CPP}": "changed",
+        "runtime/torch/cuda/lms.py": "changed",
+    }
 
 
 def test_an_amended_runtime_commit(upstream: Upstream, checkout: Path) -> None:
