@@ -59,28 +59,25 @@ class Mail:
 
     def text(self) -> str:
         """The mail as a patch file: nothing in it but what ends up in the commit."""
-        headers = [
-            _FROM_LINE,
-            f"From: {self.author}",
-            f"Date: {self.date}",
-            f"Subject: [PATCH] {self.subject}",
-            *(f"{name}: {value}" for name, value in self.mime),
-        ]
-        message = [self.body, ""] if self.body else []
-        return "\n".join([*headers, "", *message, self.diff])
+        return "\n".join([*self._opening("PATCH"), self.diff])
 
     def render(self, *, number: int, total: int, trailers: tuple[tuple[str, str], ...]) -> str:
         """The mail as number ``number`` of ``total``, with ``trailers`` under its message."""
-        headers = [
+        opening = self._opening(f"PATCH {number}/{total}")
+        closing = [f"{name}: {value}" for name, value in trailers]
+        return "\n".join([*opening, *closing, "---", self.diff, ""])
+
+    def _opening(self, mark: str) -> list[str]:
+        """Lines up to the end of the message, with ``mark`` before the subject."""
+        return [
             _FROM_LINE,
             f"From: {self.author}",
             f"Date: {self.date}",
-            f"Subject: [PATCH {number}/{total}] {self.subject}",
+            f"Subject: [{mark}] {self.subject}",
             *(f"{name}: {value}" for name, value in self.mime),
+            "",
+            *([self.body, ""] if self.body else []),
         ]
-        message = [self.body, ""] if self.body else []
-        closing = [f"{name}: {value}" for name, value in trailers]
-        return "\n".join([*headers, "", *message, *closing, "---", self.diff, ""])
 
 
 def parse_mail(name: str, text: str) -> Mail:

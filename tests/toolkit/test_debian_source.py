@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from ci_script import load
 
-
-def load() -> ModuleType:
-    path = Path(__file__).parents[2] / "ci" / "debian_source.py"
-    spec = importlib.util.spec_from_file_location("debian_source", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # dataclasses looks its module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-debian_source = load()
+debian_source = load("debian_source")
 
 SOURCES = """\
 # A remark

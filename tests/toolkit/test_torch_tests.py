@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from ci_script import load
 from fake_upstream import make_tag
 
 from lmsbuild.errors import SuiteError
 from lmsbuild.registry import Registry, Tag
 
-
-def load() -> ModuleType:
-    path = Path(__file__).parents[2] / "ci" / "torch_tests.py"
-    spec = importlib.util.spec_from_file_location("torch_tests", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # dataclasses looks its module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-torch_tests = load()
+torch_tests = load("torch_tests")
 OLD, SEEN, NEXT, NEW = (
     make_tag("v1.0.0"),
     make_tag("v1.1.0", gpu="X1"),
