@@ -1,12 +1,13 @@
 """Host memory: what is pinned, when, up to which limit, and how it goes back."""
 
+import random
 import subprocess
 
 import pytest
 import torch
 from conftest import MIB
 from cxx import HERE, compile_cxx
-from tensors import evict, floats, managed, pattern, stat
+from tensors import evict, floats, is_resident, managed, pattern, stat
 
 
 def test_what_is_pinned_is_little_more_than_what_is_paged_out():
@@ -15,6 +16,88 @@ def test_what_is_pinned_is_little_more_than_what_is_paged_out():
     assert stat("host_used_bytes") == 48 * MIB
     assert stat("host_bytes") <= 64 * MIB
     assert all(torch.equal(t.cpu(), pattern(1, i, "cpu")) for i, t in enumerate(tensors))
+
+
+def leave_gaps() -> list[torch.Tensor]:
+    """Four storages of 5 MiB, paged out, each with a gap of as much behind it in host memory."""
+    tensors = [managed(pattern(5, start=i)) for i in range(8)]
+    evict()
+    del tensors[1::2]
+    return tensors
+
+
+def test_a_buffer_that_fits_nowhere_is_put_together_from_parts(device):
+    kept = leave_gaps()
+    torch.cuda.lms.reserve_host(0)  # what is being pinned ahead is there now
+    pinned = stat("host_bytes")
+    larger = [managed(pattern(9, start=20 + i)) for i in range(2)]
+    copies = device.count("cudaMemcpyAsync")
+    torch.cuda.lms._set_verify_clean(True)
+    evict()
+    assert stat("host_bytes") == pinned
+    assert device.count("cudaMemcpyAsync") > copies + 2  # else this shows nothing
+    for _ in range(2):
+        for start, tensor in zip((0, 2, 4, 6, 20, 21), kept + larger, strict=True):
+            mib = 5 if start < 20 else 9
+            assert torch.equal(tensor.cpu(), pattern(mib, start, "cpu"))
+        evict()  # clean: compared with the host copies, part by part
+    assert stat("clean_violations") == 0
+
+
+def test_fragments_are_no_parts(device):
+    # Gaps of 64 KiB: to put a large buffer together from them would take hundreds of copies.
+    small = [managed(pattern(1 / 16, start=i)) for i in range(256)]
+    evict()
+    del small[1::2]
+    x = managed(pattern(4, start=300))
+    copies = device.count("cudaMemcpyAsync")
+    evict()
+    assert device.count("cudaMemcpyAsync") <= copies + 4
+    assert torch.equal(x.cpu(), pattern(4, 300, "cpu"))
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_part_that_cannot_be_copied_out(device, part):
+    kept = leave_gaps()
+    x = managed(pattern(18, start=20))
+    device.fault("cudaMemcpyAsync", nth=part)
+    evict()
+    assert is_resident(x)
+    device.clear_faults()
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(18, 20, "cpu"))
+    assert all(torch.equal(t.cpu(), pattern(5, 2 * i, "cpu")) for i, t in enumerate(kept))
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_part_that_cannot_be_copied_in(device, part):
+    kept = leave_gaps()
+    x = managed(pattern(18, start=20))
+    evict()
+    device.fault("cudaMemcpyAsync", nth=part)
+    with pytest.raises(RuntimeError):
+        x.add_(1)
+    device.clear_faults()
+    assert torch.equal(x.cpu(), pattern(18, 20, "cpu"))
+    assert all(torch.equal(t.cpu(), pattern(5, 2 * i, "cpu")) for i, t in enumerate(kept))
+
+
+def test_storages_of_many_sizes_take_little_more_than_their_bytes():
+    torch.cuda.set_limit_lms(1)  # everything idle goes
+    order = random.Random(1)
+    alive: dict[int, torch.Tensor] = {}
+    for step in range(60):
+        alive[step] = managed(pattern(order.choice((0.5, 1, 1.5, 3, 4.5, 7, 11)), start=step))
+        while sum(t.nbytes for t in alive.values()) > 120 * MIB:
+            del alive[order.choice(list(alive))]
+    evict()
+    torch.cuda.lms.reserve_host(0)
+    assert stat("host_used_bytes_peak") > 110 * MIB
+    # A step ahead (8 MiB when there is so little), the end of the last one, small gaps.
+    assert stat("host_bytes") <= stat("host_used_bytes_peak") + 20 * MIB
+    for start, tensor in alive.items():
+        assert torch.equal(tensor.cpu(), pattern(tensor.nbytes / MIB, start, "cpu"))
 
 
 def test_reserve_pins_ahead(device):

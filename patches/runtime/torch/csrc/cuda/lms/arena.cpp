@@ -40,30 +40,30 @@ Arena::Arena(c10::DeviceIndex device, const Settings& settings)
 
 HostBuffer Arena::take(size_t bytes) {
   const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
-  HostBuffer buffer;
   collect();
-  while (!fit(size, buffer)) {
-    if (ready(size)) {
+  while (const size_t more = lacking(size)) {
+    if (ready()) {
       continue;
     }
     if (!pending_.empty()) {
       wait();
       collect();
     } else {
-      grow(size);
+      grow(more);
     }
   }
+  HostBuffer buffer = fit(size);
   used_.add(static_cast<int64_t>(size));
   pin_ahead(size);
   return buffer;
 }
 
 void Arena::give(HostBuffer buffer, EventRef copied) {
-  used_.add(-static_cast<int64_t>(buffer.size));
+  used_.add(-static_cast<int64_t>(buffer.size()));
   if (copied && !copied->done()) {
-    pending_.push_back({buffer, std::move(copied)});
+    pending_.push_back({std::move(buffer), std::move(copied)});
   } else {
-    insert(buffer.data, buffer.size);
+    insert(buffer);
   }
 }
 
@@ -74,16 +74,15 @@ void Arena::prepare() {
 }
 
 size_t Arena::reserve(size_t bytes) {
-  ready(0);
+  ready();
   if (current() < bytes) {
-    // One slab: where two meet is a hole that no buffer spans.
     grow(std::max(bytes - current(), kSmallestSlab));
   }
   return current();
 }
 
 size_t Arena::trim() {
-  ready(0);
+  ready();
   while (!pending_.empty()) {
     wait();
   }
@@ -118,27 +117,53 @@ void Arena::reset_accumulated() {
   used_.reset_accumulated();
 }
 
-bool Arena::fit(size_t bytes, HostBuffer& buffer) {
-  const auto found = by_size_.lower_bound(bytes);
-  if (found == by_size_.end()) {
-    return false;
+// Bytes that are missing until a buffer of so many can be had.
+size_t Arena::lacking(size_t bytes) const {
+  size_t found = 0;
+  for (auto range = by_size_.rbegin(); range != by_size_.rend(); ++range) {
+    if (range->first >= bytes) {
+      return 0;
+    }
+    if (range->first < kSmallestPart) {
+      break;
+    }
+    found += range->first;
+    if (found >= bytes) {
+      return 0;
+    }
   }
-  const size_t size = found->first;
-  char* const data = found->second;
-  by_size_.erase(found);
-  free_.erase(data);
-  if (size > bytes) {
-    free_.emplace(data + bytes, size - bytes);
-    by_size_.emplace(size - bytes, data + bytes);
+  return bytes - found;
+}
+
+// Nothing may be lacking. The largest ranges first, so that the parts are few;
+// the last part is cut from the range that it fits best.
+HostBuffer Arena::fit(size_t bytes) {
+  HostBuffer buffer;
+  for (size_t left = bytes; left > 0;) {
+    const auto best = by_size_.lower_bound(left);
+    const auto range = free_.find((best == by_size_.end() ? std::prev(best) : best)->second);
+    char* const data = range->first;
+    const size_t size = range->second;
+    const size_t part = std::min(left, size);
+    forget(range);
+    if (size > part) {
+      insert(data + part, size - part);
+    }
+    buffer.add(data, part);
+    left -= part;
   }
-  free_bytes_ -= bytes;
-  buffer = {data, bytes};
-  return true;
+  return buffer;
+}
+
+void Arena::insert(const HostBuffer& buffer) {
+  for (const HostPart& part : buffer.parts()) {
+    insert(part.data, part.size);
+  }
 }
 
 void Arena::insert(char* data, size_t size) {
-  // Two slabs may touch by chance; a buffer must not span them, because each
-  // is unpinned by itself.
+  // Two slabs may touch by chance; a range must not span them, because each is
+  // unpinned by itself.
   auto next = free_.lower_bound(data);
   if (next != free_.end() && data + size == next->first && !slabs_.count(next->first)) {
     size += next->second;
@@ -177,9 +202,10 @@ void Arena::add(std::unique_ptr<Slab> slab) {
   insert(data, size);
 }
 
-// Slabs grow with the arena: little is pinned in vain, and not in many steps.
+// Slabs grow with the arena: little is pinned in vain (two of these are a tenth
+// of it), and not in many steps.
 size_t Arena::slab_bytes() const {
-  return std::min(std::max(kSmallestSlab, Slab::rounded(current() / 16)), kLargestSlab);
+  return std::min(std::max(kSmallestSlab, Slab::rounded(current() / 20)), kLargestSlab);
 }
 
 void Arena::grow(size_t bytes) {
@@ -215,20 +241,20 @@ void Arena::pin(size_t bytes) {
 // Begins the next slab when what is free will not last for another request like
 // the last one.
 void Arena::pin_ahead(size_t bytes) {
-  if (pinner_.bytes() > 0 || free_bytes_ >= bytes) {
+  const size_t slab = slab_bytes();
+  if (pinner_.bytes() > 0 || free_bytes_ >= std::min(bytes, slab)) {
     return;
   }
-  const size_t slab = std::max(slab_bytes(), Slab::rounded(bytes));
   std::string why;
   if (Budget::get().take(slab, settings_.host_limit, why)) {
     pinner_.start(slab);
   }
 }
 
-// Takes the pinner's slab, if it has one that is large enough. False without.
-bool Arena::ready(size_t bytes) {
+// Takes the pinner's slab, if it has one. False without.
+bool Arena::ready() {
   const size_t made = pinner_.bytes();
-  if (made == 0 || made < bytes) {
+  if (made == 0) {
     return false;
   }
   std::unique_ptr<Slab> slab = pinner_.finish();
@@ -253,7 +279,7 @@ void Arena::wait() {
 }
 
 void Arena::finish() {
-  insert(pending_.front().buffer.data, pending_.front().buffer.size);
+  insert(pending_.front().buffer);
   pending_.pop_front();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/buffer.h>
 #include <torch/csrc/cuda/lms/event.h>
 #include <torch/csrc/cuda/lms/pinner.h>
 #include <torch/csrc/cuda/lms/settings.h>
@@ -14,19 +15,11 @@
 
 namespace torch::cuda::lms {
 
-// A range of pinned host memory, in bytes. Plain data: the arena owns the slab.
-struct HostBuffer {
-  char* data = nullptr;
-  size_t size = 0;
-
-  explicit operator bool() const {
-    return data != nullptr;
-  }
-};
-
 // Pinned host memory of one device: slabs next to it, suballocated best fit in
-// steps of kAlign bytes, neighbours merged when freed. Once it is in use the
-// next slab is pinned before it is needed. Slabs are kept until trim().
+// steps of kAlign bytes, neighbours merged when freed. A buffer that fits
+// nowhere is put together from parts, so that what is free is not lost to
+// fragmentation. Once the arena is in use the next slab is pinned before it is
+// needed. Slabs are kept until trim().
 // Used under the LMS mutex, with the device current.
 class Arena {
  public:
@@ -70,14 +63,16 @@ class Arena {
 
   using Range = std::map<char*, size_t>::iterator; // of free_
 
-  bool fit(size_t bytes, HostBuffer& buffer);
+  size_t lacking(size_t bytes) const;
+  HostBuffer fit(size_t bytes);
+  void insert(const HostBuffer& buffer);
   void insert(char* data, size_t size);
   Range forget(Range range); // returns the next one
   void add(std::unique_ptr<Slab> slab);
   void grow(size_t bytes);
   void pin(size_t bytes);
   void pin_ahead(size_t bytes);
-  bool ready(size_t bytes);
+  bool ready();
   void collect();
   void wait(); // for the oldest pending buffer
   void finish(); // it is free
@@ -87,6 +82,9 @@ class Arena {
   }
 
   static constexpr size_t kAlign = 4096; // bytes
+  // Each part is a copy of its own: 256 KiB take 5 us on the link, as long as it
+  // takes to issue one.
+  static constexpr size_t kSmallestPart = size_t(256) << 10; // bytes
   static constexpr size_t kSmallestSlab = size_t(8) << 20; // bytes
   static constexpr size_t kLargestSlab = size_t(512) << 20; // bytes
 

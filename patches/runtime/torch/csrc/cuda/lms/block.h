@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/csrc/cuda/lms/arena.h>
+#include <torch/csrc/cuda/lms/buffer.h>
 #include <torch/csrc/cuda/lms/event.h>
 #include <torch/csrc/cuda/lms/state.h>
 #include <torch/csrc/cuda/lms/timeline.h>

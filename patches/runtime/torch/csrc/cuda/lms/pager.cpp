@@ -200,7 +200,7 @@ bool Pager::drop_clean_copies(size_t bytes) {
   size_t dropped = 0;
   for (Block* const block : blocks_) {
     if (block->host && block->state.is(State::Resident)) {
-      dropped += block->host.size;
+      dropped += block->host.size();
       wrote(*block);
       if (dropped >= bytes) {
         break;
@@ -383,7 +383,11 @@ void Pager::verify(const Block& block) {
   std::string device(block.size, '\0');
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   C10_CUDA_CHECK(cudaMemcpy(&device[0], block.memory.get(), block.size, cudaMemcpyDeviceToHost));
-  if (std::memcmp(device.data(), block.host.data, block.size) != 0) {
+  bool same = true;
+  block.host.each(block.size, [&](const char* part, size_t offset, size_t size) {
+    same = same && std::memcmp(device.data() + offset, part, size) == 0;
+  });
+  if (!same) {
     ++stats_.clean_violations;
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/arena.h>
 #include <torch/csrc/cuda/lms/block.h>
 #include <torch/csrc/cuda/lms/compat.h>
 #include <torch/csrc/cuda/lms/headroom.h>

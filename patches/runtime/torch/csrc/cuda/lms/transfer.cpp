@@ -15,12 +15,18 @@ Transfer::Transfer() {
 }
 
 EventRef Transfer::page_out(const HostBuffer& host, const void* device, size_t bytes) {
-  C10_CUDA_CHECK(cudaMemcpyAsync(host.data, device, bytes, cudaMemcpyDeviceToHost, out_));
+  host.each(bytes, [&](char* part, size_t offset, size_t size) {
+    const char* const source = static_cast<const char*>(device) + offset;
+    C10_CUDA_CHECK(cudaMemcpyAsync(part, source, size, cudaMemcpyDeviceToHost, out_));
+  });
   return events_.record(out_);
 }
 
 EventRef Transfer::page_in(void* device, const HostBuffer& host, size_t bytes) {
-  C10_CUDA_CHECK(cudaMemcpyAsync(device, host.data, bytes, cudaMemcpyHostToDevice, in_));
+  host.each(bytes, [&](const char* part, size_t offset, size_t size) {
+    char* const target = static_cast<char*>(device) + offset;
+    C10_CUDA_CHECK(cudaMemcpyAsync(target, part, size, cudaMemcpyHostToDevice, in_));
+  });
   return events_.record(in_);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/csrc/cuda/lms/arena.h>
+#include <torch/csrc/cuda/lms/buffer.h>
 #include <torch/csrc/cuda/lms/event.h>
 
 #include <cstddef>
@@ -22,8 +22,9 @@ class Transfer {
     return in_;
   }
 
-  // Each issues one copy behind what its stream already waits for, and returns
-  // the event of its end. Throws c10::Error when CUDA refuses.
+  // Each issues a copy for every part of the buffer behind what its stream
+  // already waits for, and returns the event of their end. Throws c10::Error when
+  // CUDA refuses; some of the copies may have been issued then.
   EventRef page_out(const HostBuffer& host, const void* device, size_t bytes);
   EventRef page_in(void* device, const HostBuffer& host, size_t bytes);
 

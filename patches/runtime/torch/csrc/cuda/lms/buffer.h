@@ -1,0 +1,54 @@
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+
+namespace torch::cuda::lms {
+
+struct HostPart {
+  char* data;
+  size_t size; // bytes
+};
+
+// Pinned host memory for the bytes of one storage, in one or more parts. Does
+// not own them: the arena does.
+class HostBuffer {
+ public:
+  void add(char* data, size_t size) {
+    parts_.push_back({data, size});
+    size_ += size;
+  }
+
+  const c10::SmallVector<HostPart, 2>& parts() const {
+    return parts_;
+  }
+  size_t size() const {
+    return size_; // bytes
+  }
+  explicit operator bool() const {
+    return size_ > 0;
+  }
+
+  // Calls piece(part's address, offset in the storage, bytes) for each part of
+  // the first so many bytes; the buffer's end may be unused.
+  template <typename Piece>
+  void each(size_t bytes, Piece piece) const {
+    size_t offset = 0;
+    for (const HostPart& part : parts_) {
+      const size_t left = bytes - offset;
+      const size_t size = part.size < left ? part.size : left;
+      if (size == 0) {
+        return;
+      }
+      piece(part.data, offset, size);
+      offset += size;
+    }
+  }
+
+ private:
+  c10::SmallVector<HostPart, 2> parts_;
+  size_t size_ = 0;
+};
+
+} // namespace torch::cuda::lms
