@@ -4,6 +4,7 @@
 PYTHON ?= python3
 TAG    ?=
 OUT    ?= dist
+PROGRAMS ?= 10000
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -11,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test matrix mutants sanitizers lint format clean
+.PHONY: help wheel test matrix nightly mutants sanitizers lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +27,9 @@ test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of thre
 matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
 	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/test_round_trip.py tests/toolkit/test_facts.py
 	$(BIN)/python ci/torch_tests.py --matrix build/matrix.md
+
+nightly: $(VENV)/.installed-dev ## Run PROGRAMS random programs (10000) on each of three tags: hours
+	$(BIN)/python ci/torch_tests.py --programs $(PROGRAMS)
 
 mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a disposable LMS torch
 	$(BIN)/python ci/mutants.py $(LMS_PYTHON)

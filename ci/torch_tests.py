@@ -3,6 +3,7 @@
     python ci/torch_tests.py                       # the oldest, the newest and the default tag
     python ci/torch_tests.py TAG ...               # these tags, with every test
     python ci/torch_tests.py --matrix TABLE.md     # every tag; the table says what came out
+    python ci/torch_tests.py --programs N          # N random programs on each, and the threads
 
 The default tag gets every test. The others get the runtime's tests and a part of the out-of-memory
 suite, which is where their differences are.
@@ -11,6 +12,7 @@ suite, which is where their differences are.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -34,6 +36,7 @@ RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
 PART = (RUNTIME, (*SUITE, "-k", "resnet"))
 LARGER_PART = (RUNTIME, (*SUITE, "-k", "resnet or gpt"))
+RANDOM = (("runtime/test_programs.py", *QUIET), ("runtime/test_threads.py", *QUIET))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tags", nargs="*", metavar="TAG")
     parser.add_argument("--matrix", type=Path, metavar="TABLE.md", help="every tag, into a table")
+    parser.add_argument("--programs", type=int, metavar="N", help="so many random programs")
     options = parser.parse_args(arguments)
+    if options.programs:
+        os.environ["LMS_PROGRAMS"] = str(options.programs)
     if options.tags and options.matrix:
         parser.error("name tags, or ask for the matrix of all")
     registry = load_registry()
@@ -90,6 +96,8 @@ def chosen(registry: Registry, names: Iterable[str], *, matrix: bool) -> list[Ta
 
 
 def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tuple[str, ...], ...]:
+    if options.programs:
+        return RANDOM
     if options.matrix:
         return LARGER_PART
     return EVERYTHING if options.tags or tag == registry.default else PART

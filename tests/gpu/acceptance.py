@@ -141,9 +141,9 @@ def measure(row: Row, *, batch: int, iterations: int) -> dict[str, Any]:
 
 
 def totals(row: Row) -> dict[str, int | None]:
-    """Host bytes pinned, the most of them that held tensors, and operators that went on without
-    memory that they had asked for."""
-    names = ("host_bytes", "host_used_bytes_peak", "out_of_memory_caught")
+    """Host bytes pinned, the most of them that held tensors and that copies needed besides, and
+    operators that went on without memory that they had asked for."""
+    names = ("host_bytes", "host_used_bytes_peak", "host_busy_bytes_peak", "out_of_memory_caught")
     if not row.lms:
         return dict.fromkeys(names)
     import torch.cuda.lms
@@ -183,6 +183,7 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
         "ins",
         "host GB",
         "used",
+        "busy",
         "caught",
         "losses",
     )
@@ -203,7 +204,7 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
         str(moved["page_in_count"]),
         *(
             "" if result[name] is None else f"{result[name] / GB:.2f}"
-            for name in ("host_bytes", "host_used_bytes_peak")
+            for name in ("host_bytes", "host_used_bytes_peak", "host_busy_bytes_peak")
         ),
         str(result["out_of_memory_caught"] or ""),
         "reference" if result is reference else ("identical" if same else "DIFFERENT"),

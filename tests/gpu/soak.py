@@ -29,7 +29,7 @@ import report
 MIB = 1 << 20
 WINDOWS = 10
 WIDTH, HEADS, LAYERS, WORDS = 512, 8, 4, 4096
-HOST = ("host_bytes.current", "host_used_bytes.current", "host_used_bytes.peak")
+HOST = ("host_bytes.current", "host_used_bytes.peak", "host_busy_bytes.peak")
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 RSS_NOISE = 64 * MIB
 """Bytes that a process may grow by without being called leaky."""
@@ -190,6 +190,7 @@ def cells(number: int, window: dict[str, Any], reference: dict[str, Any]) -> dic
         "reserved MiB": mib("reserved_bytes"),
         "pinned MiB": mib("host_bytes.current"),
         "used at most MiB": mib("host_used_bytes.peak"),
+        "busy at most MiB": mib("host_busy_bytes.peak"),
         "process MiB": mib("rss_bytes"),
         "out GB": f"{window['page_out_bytes'] / 1e9:.1f}",
         "in GB": f"{window['page_in_bytes'] / 1e9:.1f}",

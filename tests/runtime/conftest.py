@@ -1,6 +1,8 @@
 """The runtime's tests share one simulated device: two GPUs of 64 MiB, race checker on.
 
-They run in the environment that has the PyTorch with LMS: `make test` sees to that.
+They run in the environment that has the PyTorch with LMS: `make test` sees to that. With
+LMS_TEST_DEVICE=gpu they take two real GPUs, of which they use as little memory; what only the
+simulation can do is skipped.
 """
 
 from __future__ import annotations
@@ -10,17 +12,23 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "simcuda"))
 
+import hardware
 import simcuda
+import simcuda.process
 
 MIB = 1 << 20
 CAPACITY = 64 * MIB
+ON_HARDWARE = hardware.wanted()
 
-DEVICE = simcuda.start(devices=2, mib=CAPACITY // MIB)
+DEVICE: Any = (
+    hardware.Hardware(CAPACITY) if ON_HARDWARE else simcuda.start(devices=2, mib=CAPACITY // MIB)
+)
 
 import torch  # noqa: E402 (the simulated device comes first)
 from cxx import HERE, compile_cxx  # noqa: E402
@@ -31,8 +39,20 @@ SMALL = 1 << 12
 """Bytes of the smallest storage that is paged out in these tests."""
 
 
+if ON_HARDWARE:
+    # Before the tests import it: what runs in a process of its own has a simulated device there.
+    simcuda.process.run_sim = DEVICE.run_sim
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if ON_HARDWARE and torch.cuda.device_count() < 2:
+        reason = f"two GPUs are needed, and there are {torch.cuda.device_count()}"
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture
-def device() -> simcuda.Device:
+def device() -> Any:
     return DEVICE
 
 
@@ -58,6 +78,8 @@ def clean_slate() -> Iterator[None]:
     torch.cuda.set_limit_lms(0)
     torch.cuda.set_host_limit_lms(0)
     torch.cuda.set_enabled_lms(True)
+    if ON_HARDWARE:
+        DEVICE.reset()
     DEVICE.clear_races()
     for index in range(2):
         torch.cuda.reset_accumulated_memory_stats(index)
@@ -73,6 +95,8 @@ def clean_slate() -> Iterator[None]:
     torch.cuda.set_limit_lms(0)
     torch.cuda.set_enabled_lms(False)
     torch.cuda.set_per_process_memory_fraction(1.0)
+    if ON_HARDWARE:
+        DEVICE.reset()
     torch.cuda.empty_cache()
     torch.cuda.lms.trim_host()
     assert races == []

@@ -100,6 +100,19 @@ def test_storages_of_many_sizes_take_little_more_than_their_bytes():
         assert torch.equal(tensor.cpu(), pattern(tensor.nbytes / MIB, start, "cpu"))
 
 
+def test_host_memory_is_busy_until_its_copies_are_done():
+    x = managed(pattern(4))
+    evict()
+    assert stat("host_busy_bytes") == stat("host_used_bytes") == 4 * MIB
+    x.add_(1)  # its host copy is not needed any more, but the way here may take its time
+    assert stat("host_used_bytes") == 0
+    assert stat("host_busy_bytes_peak") >= 4 * MIB
+    torch.cuda.lms.trim_host()  # waits for it
+    assert stat("host_busy_bytes") == stat("host_bytes") == 0
+    torch.cuda.lms.reset_peak_stats()
+    assert stat("host_busy_bytes_peak") == 0
+
+
 def test_reserve_pins_ahead(device):
     assert torch.cuda.lms.reserve_host(20 * MIB) >= 20 * MIB
     assert stat("host_bytes") == torch.cuda.lms.reserve_host(1) >= 20 * MIB

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import MIB
-from tensors import evict, is_resident, managed, pattern, raw_address, stat
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
 
 def test_defaults():
@@ -72,7 +72,8 @@ def test_on_after_tensors_exist():
 def test_automatic_limit_follows_the_memory_fraction():
     whole = stat("limit_bytes")
     assert 0.9 * 64 * MIB <= whole <= 64 * MIB
-    torch.cuda.set_per_process_memory_fraction(0.5)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(32 * MIB / total)
     assert stat("limit_bytes") == pytest.approx(0.95 * 32 * MIB, abs=MIB)
     kept = [managed(pattern(4, start=i)) for i in range(12)]
     assert torch.cuda.max_memory_reserved() <= 32 * MIB
@@ -125,20 +126,20 @@ def test_alloc_distribution_counts_each_source():
         return {k[len(prefix) :]: v for k, v in numbers.items() if k.startswith(prefix)}
 
     torch.cuda.empty_cache()
-    x = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    x = torch.empty(floats(8), device="cuda")
     assert counts()["cudamalloc"] == 1
     del x
-    x = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    x = torch.empty(floats(8), device="cuda")
     assert counts()["freelist"] == 1
     managed(x)
     torch.cuda.set_limit_lms(8 << 20)
-    y = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    y = torch.empty(floats(8), device="cuda")
     assert counts()["reclaim_one"] == 1
     managed(y)
     del x, y
     torch.cuda.set_limit_lms(12 << 20)
-    small = [managed(torch.empty(3 << 20, dtype=torch.uint8, device="cuda")) for _ in range(4)]
-    z = torch.empty(6 << 20, dtype=torch.uint8, device="cuda")
+    small = [managed(torch.empty(floats(3), device="cuda")) for _ in range(4)]
+    z = torch.empty(floats(6), device="cuda")
     assert counts()["reclaim_fragments"] == 1
     del small, z
 

@@ -674,9 +674,11 @@ def stats(device=None):
         dict: counts and bytes by name: ``page_out_count``, ``page_out_bytes``,
         ``page_in_count``, ``page_in_bytes``, ``clean_count`` (page-outs that
         needed no copy), ``resident_bytes``, ``paged_out_bytes``, ``held_bytes``
-        (each with a ``_peak``), ``host_bytes`` (pinned) and
-        ``host_used_bytes`` (likewise), ``host_bytes_on_node0`` and so on for
-        each NUMA node, ``free_bytes`` (what PyTorch's cache holds),
+        (each with a ``_peak``), ``host_bytes`` (pinned), ``host_used_bytes``
+        (of these, what holds tensors) and ``host_busy_bytes`` (the same, and
+        what copies in flight still read or write; likewise),
+        ``host_bytes_on_node0`` and so on for each NUMA node, ``free_bytes``
+        (what PyTorch's cache holds),
         ``largest_free_bytes``, ``fragmentation`` (the share of the free bytes
         that one request as large as all of them could not use, 0 to 1),
         ``limit_bytes`` and others. Empty when LMS was never turned on.

@@ -54,6 +54,7 @@ HostBuffer Arena::take(size_t bytes) {
   }
   HostBuffer buffer = fit(size);
   used_.add(static_cast<int64_t>(size));
+  busy_.add(static_cast<int64_t>(size));
   pin_ahead(size);
   return buffer;
 }
@@ -63,7 +64,7 @@ void Arena::give(HostBuffer buffer, EventRef copied) {
   if (copied && !copied->done()) {
     pending_.push_back({std::move(buffer), std::move(copied)});
   } else {
-    insert(buffer);
+    free(buffer);
   }
 }
 
@@ -110,11 +111,13 @@ size_t Arena::trim() {
 void Arena::reset_peak() {
   pinned_.reset_peak();
   used_.reset_peak();
+  busy_.reset_peak();
 }
 
 void Arena::reset_accumulated() {
   pinned_.reset_accumulated();
   used_.reset_accumulated();
+  busy_.reset_accumulated();
 }
 
 // Bytes that are missing until a buffer of so many can be had.
@@ -155,7 +158,8 @@ HostBuffer Arena::fit(size_t bytes) {
   return buffer;
 }
 
-void Arena::insert(const HostBuffer& buffer) {
+void Arena::free(const HostBuffer& buffer) {
+  busy_.add(-static_cast<int64_t>(buffer.size()));
   for (const HostPart& part : buffer.parts()) {
     insert(part.data, part.size);
   }
@@ -279,7 +283,7 @@ void Arena::wait() {
 }
 
 void Arena::finish() {
-  insert(pending_.front().buffer);
+  free(pending_.front().buffer);
   pending_.pop_front();
 }
 

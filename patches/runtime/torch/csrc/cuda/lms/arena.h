@@ -51,6 +51,9 @@ class Arena {
   const Stat& used() const {
     return used_; // bytes of buffers that are taken
   }
+  const Stat& busy() const {
+    return busy_; // the same, and of those given back whose copies are in flight
+  }
   size_t bytes_on_node(size_t node) const {
     return by_node_[node];
   }
@@ -65,7 +68,7 @@ class Arena {
 
   size_t lacking(size_t bytes) const;
   HostBuffer fit(size_t bytes);
-  void insert(const HostBuffer& buffer);
+  void free(const HostBuffer& buffer);
   void insert(char* data, size_t size);
   Range forget(Range range); // returns the next one
   void add(std::unique_ptr<Slab> slab);
@@ -98,6 +101,7 @@ class Arena {
   size_t free_bytes_ = 0; // the sum of free_
   Stat pinned_;
   Stat used_;
+  Stat busy_;
   std::vector<size_t> by_node_; // bytes of slabs
 };
 

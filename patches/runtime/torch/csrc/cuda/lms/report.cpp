@@ -82,6 +82,7 @@ std::vector<Entry> make_entries() {
   }
   add(entries, "lms.host_bytes", [](Pager& p) -> const Stat& { return p.arena().pinned(); });
   add(entries, "lms.host_used_bytes", [](Pager& p) -> const Stat& { return p.arena().used(); });
+  add(entries, "lms.host_busy_bytes", [](Pager& p) -> const Stat& { return p.arena().busy(); });
   for (size_t node = 0; node < host::nodes(); ++node) {
     entries.push_back({"lms.host_bytes_on_node" + std::to_string(node), [node](Pager& p) {
                          return static_cast<int64_t>(p.arena().bytes_on_node(node));
