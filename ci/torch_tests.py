@@ -5,8 +5,8 @@
     python ci/torch_tests.py --matrix TABLE.md     # every tag; the table says what came out
     python ci/torch_tests.py --programs N          # N random programs on each, and the threads
 
-The default tag gets every test. The others get the runtime's tests and a part of the out-of-memory
-suite, which is where their differences are.
+The default tag gets every test, and a part of them with sanitizers. The others get the runtime's
+tests and a part of the out-of-memory suite, which is where their differences are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lmsbuild.cache import default_cache
-from lmsbuild.errors import LmsbuildError
+from lmsbuild.errors import LmsbuildError, SuiteError
 from lmsbuild.registry import Registry, Tag, load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.wheeltest import Device, run_suite
@@ -36,6 +36,10 @@ RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
 PART = (RUNTIME, (*SUITE, "-k", "resnet"))
 LARGER_PART = (RUNTIME, (*SUITE, "-k", "resnet or gpt"))
+SANITIZED = {
+    "address": ("test_lifetime.py", "test_host.py", "test_streams.py"),
+    "thread": ("test_threads.py", "test_races.py"),
+}
 RANDOM = (("runtime/test_programs.py", *QUIET), ("runtime/test_threads.py", *QUIET))
 
 
@@ -103,6 +107,15 @@ def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tup
     return EVERYTHING if options.tags or tag == registry.default else PART
 
 
+def sanitize(python: Path) -> None:
+    """The tests of memory and of threads, with the sanitizer that watches each."""
+    for sanitizer, tests in SANITIZED.items():
+        paths = [str(ROOT / "tests" / "runtime" / test) for test in tests]
+        script = str(ROOT / "ci" / "sanitizers.py")
+        if subprocess.run([sys.executable, script, str(python), sanitizer, *paths]).returncode:
+            raise SuiteError(f"the {sanitizer} sanitizer's run failed; its reports are above")
+
+
 def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
     begun = time.monotonic()
     folder = ROOT / "build" / "wheels" / tag.name
@@ -123,7 +136,14 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
         ]
         try:
             run_suite(
-                wheel, Device.SIMULATED, tests_dir(), default_cache(), print, reported, PACKAGES
+                wheel,
+                Device.SIMULATED,
+                tests_dir(),
+                default_cache(),
+                print,
+                reported,
+                PACKAGES,
+                sanitize if suites is EVERYTHING else None,
             )
         except LmsbuildError as error:
             failure = str(error)

@@ -42,11 +42,13 @@ def run_suite(
     say: Say,
     runs: Sequence[Sequence[str]] = (("suite",),),
     packages: Sequence[str] = ("pytest",),
+    first: Callable[[Path], None] | None = None,
 ) -> None:
     """Install a wheel in a new environment and run the suite there; pytest's output is shown.
 
     ``tests`` is the folder that holds suite/. Each of ``runs`` is a folder in it and arguments for
-    pytest; ``packages`` are what they need beside torch. The environment is removed afterwards.
+    pytest; ``packages`` are what they need beside torch. ``first`` is called with the environment's
+    interpreter before the tests. The environment is removed afterwards.
 
     Raises:
         SuiteError: the wheel does not install, or a test failed.
@@ -62,6 +64,8 @@ def run_suite(
         python = _make_environment(interpreter, folder / "environment")
         say(f"installing {wheel.name} for the {'GPU' if gpu else 'simulated device'}")
         _install(python, wheel, packages, full=gpu)
+        if first:
+            first(python)
         environment = {
             key: value for key, value in os.environ.items() if key not in _INHERITED_PYTHON
         }

@@ -122,3 +122,29 @@ def test_names_and_matrix_exclude_each_other(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         torch_tests.main(["v1.0.0", "--matrix", "x.md"])
     assert "name tags, or ask for the matrix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_sanitizers_report_is_a_failure(
+    code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = []
+
+    class Result:
+        returncode = code
+
+    def run(command: list[str]) -> Result:
+        commands.append(command[2:5])
+        return Result()
+
+    monkeypatch.setattr(torch_tests.subprocess, "run", run)
+    if code:
+        with pytest.raises(SuiteError, match="the address sanitizer"):
+            torch_tests.sanitize(tmp_path)
+    else:
+        torch_tests.sanitize(tmp_path)
+        assert [command[:2] for command in commands] == [
+            [str(tmp_path), "address"],
+            [str(tmp_path), "thread"],
+        ]
+        assert all(Path(command[2]).is_file() for command in commands)

@@ -111,6 +111,21 @@ def test_the_simulated_device_gets_no_gpu_packages(
     assert "the suite's own output" in capfd.readouterr().out
 
 
+def test_what_comes_first_has_the_environment(fake: FakeTorch, tests: Path, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def first(python: Path) -> None:
+        seen.append(python.exists() and not (tests / "suite" / "called.json").exists())
+        raise SuiteError("not good enough")
+
+    with pytest.raises(SuiteError, match="not good enough"):
+        run_suite(
+            fake.base, Device.SIMULATED, tests, tmp_path / "cache", lambda _: None, first=first
+        )
+    assert seen == [True]
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 # A wheel that needs a GPU package which pip can find here.
 GPU_METADATA = (
     "Metadata-Version: 2.1\nName: torch\nVersion: 9.1.0\nRequires-Dist: filelock\n"
