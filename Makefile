@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test matrix nightly mutants sanitizers lint format clean
+.PHONY: help wheel test matrix nightly mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a d
 
 sanitizers: $(VENV)/.installed-dev ## Run the runtime's tests with ASan, UBSan and TSan; LMS_PYTHON as above
 	$(BIN)/python ci/sanitizers.py $(LMS_PYTHON)
+
+in-tree: $(VENV)/.installed-dev ## Test the runtime that a patched checkout's CMake builds; SOURCE=..., LMS_PYTHON as above
+	$(BIN)/python ci/in_tree.py $(SOURCE) $(LMS_PYTHON)
 
 lint: $(VENV)/.installed-dev ## Check style and types of everything
 	$(BIN)/ruff check .

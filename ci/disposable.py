@@ -40,18 +40,18 @@ class DisposableTorch:
         told = subprocess.run([python, "-c", ask], check=True, stdout=subprocess.PIPE, text=True)
         folder, release = told.stdout.split()
         torch = Path(folder)
-        self._tag = load_registry().get(release.split("+")[0])
+        self.tag = load_registry().get(release.split("+")[0])
         self._compiler = find_compiler("x86_64")
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         target = Target(architecture="x86_64", python=version)
-        headers = fetch_headers(self._tag, target, default_cache(), lambda *_: None)
-        self._torch = torch
-        self._cuda = tuple(found.path for found in headers.values())
+        headers = fetch_headers(self.tag, target, default_cache(), lambda *_: None)
+        self.folder = torch
+        self.cuda = tuple(found.path for found in headers.values())
         self.library = torch / "lib" / compile.LIBRARY
 
     def __enter__(self) -> DisposableTorch:
-        self._folder = tempfile.TemporaryDirectory()
-        self.work = Path(self._folder.name)
+        self._temporary = tempfile.TemporaryDirectory()
+        self.work = Path(self._temporary.name)
         shutil.copy(self.library, self.work / "true.so")
         return self
 
@@ -61,14 +61,14 @@ class DisposableTorch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._replace(self.work / "true.so")
-        self._folder.cleanup()
+        self.replace(self.work / "true.so")
+        self._temporary.cleanup()
 
     def install(self, runtime: Path, *, sanitize: str = "") -> Path:
         """Compile the runtime into the torch; returns the library."""
-        inputs = compile.Inputs(torch=self._torch, cuda=self._cuda, runtime=runtime)
+        inputs = compile.Inputs(torch=self.folder, cuda=self.cuda, runtime=runtime)
         built = compile.build_library(
-            self._tag,
+            self.tag,
             self._compiler,
             inputs,
             self.work / "objects",
@@ -76,7 +76,7 @@ class DisposableTorch:
             log=self.work / "log",
             sanitize=sanitize,
         )
-        self._replace(built)
+        self.replace(built)
         return self.library
 
     def install_with(self, bug: dict[str, str], *, sanitize: str = "") -> Path:
@@ -88,7 +88,7 @@ class DisposableTorch:
         self.install(runtime, sanitize=sanitize)
         return runtime
 
-    def _replace(self, library: Path) -> None:
+    def replace(self, library: Path) -> None:
         self.library.unlink(missing_ok=True)
         shutil.copy(library, self.library)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from git import Commit, Repo
 from git.exc import GitCommandError
 
-from lmsbuild import git, source
+from lmsbuild import buildhook, git, source
 from lmsbuild.checkout import (
     SYNCED,
     Outcome,
@@ -154,13 +154,19 @@ def _patch(
 ) -> Outcome:
     head = git.head(repo)
     source.check_version(repo, series.tag, where)
+    absent = buildhook.absent(repo, series.mails)
+    series = series.without(absent)
     stack = lms_commits(repo)
     if stack:
         return _already(stack, series, where)
     require_clean(repo, where)
     require_free(repo, [file.path for mail in series.mails for file in mail.files if file.created])
     others = differing(repo, preimages)
-    rehearsal = _rehearse(repo, series, others, where)
+    series, rehearsal, unfit = _fit(repo, series, others, where)
+    left_out = (
+        *((mail.name, "this checkout has no files of the build") for mail in absent),
+        *((mail.name, "it does not fit this release's files") for mail in unfit),
+    )
     drifted = [
         (mail.name, path)
         for mail, paths in zip(series.mails, rehearsal.drifted, strict=True)
@@ -170,7 +176,9 @@ def _patch(
     drifted += [(f"the series of {series.tag.name}", path) for path in others if path not in told]
     commits = tuple(mail.subject for mail in series.mails)
     if check:
-        return Outcome(directory=where, commits=commits, commit="", drifted=tuple(drifted))
+        return Outcome(
+            directory=where, commits=commits, commit="", drifted=tuple(drifted), left_out=left_out
+        )
     try:
         git.apply_mails(repo, series.mbox(), _COMMITTER)
     except GitCommandError as error:
@@ -183,18 +191,39 @@ def _patch(
             " look for filters in your git configuration"
         )
     git.set_reference(repo, SYNCED, after.hexsha)
-    return Outcome(directory=where, commits=commits, commit=after.hexsha, drifted=tuple(drifted))
+    return Outcome(
+        directory=where,
+        commits=commits,
+        commit=after.hexsha,
+        drifted=tuple(drifted),
+        left_out=left_out,
+    )
 
 
 def _already(stack: list[Commit], series: Series, where: Path) -> Outcome:
     found = tuple(trailer(commit, PATCH_TRAILER) for commit in reversed(stack))
-    if found == series.ids:
+    unproven = [mail for mail in series.mails if buildhook.is_unproven(mail)]
+    if found in (series.ids, series.without(unproven).ids):
         return Outcome(directory=where, commits=(), commit=stack[0].hexsha)
     tag = trailer(stack[0], TAG_TRAILER)
     raise OtherPatchesError(
         f"{where} carries other LMS patches ({len(found)} commits for {tag});"
         f" take them back first: lmsbuild apply {tag} --reverse --source {shlex.quote(str(where))}"
     )
+
+
+def _fit(
+    repo: Repo, series: Series, others: tuple[str, ...], where: Path
+) -> tuple[Series, Rehearsal, tuple[Mail, ...]]:
+    """The series without the unproven hooks that do not apply, and these."""
+    unproven = tuple(mail for mail in series.mails if buildhook.is_unproven(mail))
+    try:
+        return series, _rehearse(repo, series, others, where), ()
+    except HookError:
+        if not unproven:
+            raise
+        proven = series.without(unproven)
+        return proven, _rehearse(repo, proven, others, where), unproven
 
 
 def _rehearse(repo: Repo, series: Series, others: tuple[str, ...], where: Path) -> Rehearsal:

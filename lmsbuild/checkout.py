@@ -37,12 +37,14 @@ class Outcome:
         commit: id of the commit checked out afterwards; empty after a mere check.
         drifted: hooks and files that are not quite what the hook was made against, though the
             hook applies.
+        left_out: build hooks that this checkout has no place for, with the reason.
     """
 
     directory: Path
     commits: tuple[str, ...]
     commit: str
     drifted: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def nothing_to_do(self) -> bool:

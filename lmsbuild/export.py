@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from lmsbuild import buildhook
 from lmsbuild.registry import Tag
 from lmsbuild.series import load_series
 
@@ -18,13 +19,17 @@ def default_file(tag: Tag) -> Path:
 def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
     """Writes the patches of ``tag`` as a mailbox for `git am`; returns its size in bytes.
 
-    `git am` on the tag makes the same files as :func:`lmsbuild.apply.apply`.
+    `git am` on the tag makes the same files as :func:`lmsbuild.apply.apply`, but for build hooks
+    that are unproven, which are not in it.
 
     Raises:
         SeriesError: the patches are missing or malformed.
         OSError: ``output`` cannot be written; what was there before still is.
     """
-    content = load_series(tag, patches).mbox()
+    series = load_series(tag, patches)
+    # `git am` would stop at one that does not fit.
+    unproven = [mail for mail in series.mails if buildhook.is_unproven(mail)]
+    content = series.without(unproven).mbox()
     descriptor, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.absolute().parent)
     scratch = Path(name)
     try:

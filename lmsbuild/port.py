@@ -14,10 +14,11 @@ from typing import Any
 from git import Repo
 from git.exc import GitCommandError
 
-from lmsbuild import git, integrity, library, source
+from lmsbuild import buildhook, git, integrity, library, source
 from lmsbuild.apply import apply
 from lmsbuild.basewheel import BaseWheel, identify
 from lmsbuild.cache import sha256_of
+from lmsbuild.checkout import trailer
 from lmsbuild.download import Target
 from lmsbuild.entry import with_entry
 from lmsbuild.errors import (
@@ -39,7 +40,7 @@ from lmsbuild.pythonpatch import PythonPatch, patch_python
 from lmsbuild.refresh import hook_files, write_files
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.runtime import runtime_files, runtime_mail
-from lmsbuild.series import Series, load_hooks
+from lmsbuild.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.stack import find_stack, runtime_paths
 from lmsbuild.toolchain import find_compiler
 from lmsbuild.watch import Change, Headers, compare
@@ -122,6 +123,12 @@ def port(registry: Registry, request: Request, report: Report) -> Ported:
         if not request.resumed:
             _merge(request, registry, tag, old_base, base)
         hooks = _hooks(request, tag)
+        names = {mail.name for mail in hooks}
+        hooks += tuple(
+            buildhook.unproven(mail)
+            for mail in load_hooks(request.old, request.patches)
+            if mail.name not in names and _is_left_out(request, mail)
+        )
         tag = _proven(tag, "hooks_wheel")
         patched = _check_wheel(request, tag, hooks, base)
         files = hook_files(request.patches, tag, hooks)
@@ -193,6 +200,9 @@ def _merge(
         before = Path(folder) / "old"
         _tree(before, old, request.old_source, old_base)
         _require_files(request, before)
+        left_out = {
+            mail.sha256 for mail in load_hooks(old, request.patches) if _is_left_out(request, mail)
+        }
         apply(old, upstream_url="", given_source=str(before), patches=request.patches)
         _tree(work, tag, request.given_source, base)
         with git.opened(work) as repo:
@@ -201,7 +211,11 @@ def _merge(
             series = Series(tag=tag, mails=(runtime_mail(request.patches, old.variant),))
             git.apply_mails(repo, series.mbox(), source.IMPORTER)
             with git.opened(before) as origin:
-                picks = [commit.hexsha for commit in find_stack(origin, before).hooks]
+                picks = [
+                    commit.hexsha
+                    for commit in find_stack(origin, before).hooks
+                    if trailer(commit, PATCH_TRAILER) not in left_out
+                ]
             git.run(repo, "fetch", "--quiet", "--no-tags", str(before.resolve()), "HEAD")
             try:
                 git.run(repo, "cherry-pick", "--keep-redundant-commits", *picks)
@@ -225,12 +239,20 @@ def _require_files(request: Request, tree: Path) -> None:
     if request.old_source is not None and request.given_source is not None:
         return
     for mail in load_hooks(request.old, request.patches):
+        if _is_left_out(request, mail):
+            continue
         for file in mail.files:
             if file.old_path is not None and not (tree / file.old_path).exists():
                 raise SourceError(
                     f"{mail.name} changes {file.old_path}, which no wheel carries;"
                     " give the sources of both: --from-source and --source"
                 )
+
+
+def _is_left_out(request: Request, mail: Mail) -> bool:
+    """Whether a hook is for the build's files, and one of the releases is known by its wheel."""
+    sources = request.old_source is not None and request.given_source is not None
+    return buildhook.is_build_hook(mail) and not sources
 
 
 def _identify(repo: Repo) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild import git
+from lmsbuild import buildhook, git
 from lmsbuild.checkout import SYNCED, locked_checkout, require_clean, trailer
 from lmsbuild.errors import RefreshError, SeriesError
 from lmsbuild.hook import hooks_of
@@ -72,13 +72,14 @@ def refresh(
         known = runtime_files(patches, tag.variant)
         own = runtime_paths(repo, stack, set(known))
         hooks = hooks_of(repo, stack, former, own)
+        kept = _kept(repo, stack, former, hooks)
         _require_base(repo, stack, tag, former, hooks, checkout)
         runtime = {
             path: git.content_at(repo, stack.top, path)
             for path in git.files_at(repo, stack.top, *sorted(own))
         }
         _require_same_tree(repo, stack, hooks, runtime, checkout)
-        _require_unchanged(repo, stack, former, hooks, own, patches / tag.hooks, checkout)
+        _require_unchanged(repo, stack, former, (*hooks, *kept), own, patches / tag.hooks, checkout)
         # A new file of an old release is its variant's.
         homes = {path: file.relative_to(patches).as_posix() for path, file in known.items()}
         writes = {
@@ -87,7 +88,7 @@ def refresh(
                 repo, stack, runtime, own, {n: p.read_bytes() for n, p in known.items()}, checkout
             ).items()
         }
-        writes |= hook_files(patches, tag, hooks)
+        writes |= hook_files(patches, tag, (*hooks, *kept))
         changed = _differences(patches, writes)
         if not check:
             if changed:
@@ -164,6 +165,19 @@ def _differences(patches: Path, files: Mapping[str, bytes | None]) -> tuple[tupl
             how = "new" if present is None else "gone" if content is None else "changed"
             changed.append((path, how))
     return tuple(changed)
+
+
+def _kept(
+    repo: Repo, stack: Stack, former: Sequence[Mail], hooks: Sequence[Mail]
+) -> tuple[Mail, ...]:
+    """The build hooks that applying left out, so that no commit speaks of them."""
+    names = {mail.name for mail in hooks}
+    missing = buildhook.absent(repo, former, stack.base)
+    return tuple(
+        mail
+        for mail in former
+        if mail.name not in names and (mail in missing or buildhook.is_unproven(mail))
+    )
 
 
 def _require_base(

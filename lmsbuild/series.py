@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,10 @@ class Series:
 
     tag: Tag
     mails: tuple[Mail, ...]
+
+    def without(self, mails: Collection[Mail]) -> Series:
+        """The series without some of its hooks."""
+        return Series(tag=self.tag, mails=tuple(mail for mail in self.mails if mail not in mails))
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ def _tell_apply(outcome: Outcome, tag: Tag, *, check: bool) -> None:
         return
     for hook, path in outcome.drifted:
         console.warn(f"{path} is not the file that {hook} was made against, though it applies")
+    for hook, reason in outcome.left_out:
+        console.warn(f"{hook} is left out: {reason}; the build of this checkout will lack LMS")
     verb = "would apply" if check else "applied"
     for subject in outcome.commits:
         console.out.print(f"{verb}: {subject}")

@@ -10,6 +10,7 @@ import click
 
 from lmsbuild import console
 from lmsbuild.basewheel import identify
+from lmsbuild.buildhook import is_build_file
 from lmsbuild.cache import default_cache
 from lmsbuild.display import StageDisplay
 from lmsbuild.graft import Request, build_wheel
@@ -69,11 +70,10 @@ def command(
     )
     with StageDisplay() as display:
         result = build_wheel(request, display.report)
-    if result.provenance.skipped:
-        console.say(
-            "hooks for files that no wheel carries were left out: "
-            + ", ".join(result.provenance.skipped)
-        )
+    # What the build's files say is what this command does itself.
+    skipped = [path for path in result.provenance.skipped if not is_build_file(path)]
+    if skipped:
+        console.say(f"hooks for files that no wheel carries were left out: {', '.join(skipped)}")
     console.say(
         f"{result.path.name}: LMS for {chosen.name}, "
         f"{result.path.stat().st_size / 1e6:.1f} MB; install it with pip or uv"

@@ -1,0 +1,30 @@
+# Included by torch/CMakeLists.txt: libtorch_lms.so, which torch/cuda/lms.py loads.
+include(CMakeDependentOption)
+# Static libraries would be in it a second time, with globals of their own. Upstream's split build
+# has other targets.
+cmake_dependent_option(
+  USE_LMS "Build Large Model Support" ON
+  "USE_CUDA;LINUX;BUILD_SHARED_LIBS;NOT BUILD_LIBTORCHLESS" OFF)
+message(STATUS "Large Model Support (USE_LMS): ${USE_LMS}")
+if(USE_LMS)
+  file(GLOB LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+  add_library(torch_lms SHARED ${LMS_SRCS})
+  target_include_directories(torch_lms PRIVATE
+    ${TORCH_ROOT}
+    ${TORCH_ROOT}/aten/src
+    ${TORCH_ROOT}/torch/csrc/api/include
+    ${CMAKE_BINARY_DIR}
+    ${CMAKE_BINARY_DIR}/aten/src)
+  set_target_properties(torch_lms PROPERTIES
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/exports.map)
+  target_link_libraries(torch_lms PRIVATE
+    c10_cuda
+    torch_cpu
+    torch::cudart
+    -Wl,--version-script,${CMAKE_CURRENT_LIST_DIR}/exports.map
+    # What torch's own libraries lack is not for this one to find.
+    -Wl,-z,defs,--allow-shlib-undefined)
+  install(TARGETS torch_lms DESTINATION "${TORCH_INSTALL_LIB_DIR}")
+endif()

@@ -1,0 +1,134 @@
+"""The release's own build makes the runtime: its real torch/CMakeLists.txt, patched and run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+from ci_script import load
+from fake_upstream import git
+from test_debian_source import debian_source
+
+from lmsbuild import elf, library, resources
+from lmsbuild.basewheel import BaseWheel, identify
+from lmsbuild.buildhook import is_build_hook, is_unproven
+from lmsbuild.cache import default_cache, sha256_of
+from lmsbuild.download import NotOnIndexError, Target
+from lmsbuild.errors import NetworkError
+from lmsbuild.fetch import fetch_wheel
+from lmsbuild.graft import fetch_headers
+from lmsbuild.linkstub import load_policy
+from lmsbuild.registry import Tag, load_registry
+from lmsbuild.series import load_hooks
+from lmsbuild.toolchain import find_compiler
+
+in_tree = load("in_tree")
+
+X86 = "x86_64"
+# The release that the hook was made against, and how far back its lines go.
+RELEASES = {"2.6.0": "trixie", "1.13.1": "bookworm"}
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(in_tree.CMAKE is None, reason="there is no cmake (pip install cmake)"),
+]
+
+
+@pytest.fixture(scope="module")
+def tag() -> Tag:
+    return load_registry().get("2.6.0")
+
+
+@pytest.fixture(scope="module")
+def base(tag: Tag) -> BaseWheel:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    target = Target(python=python if python in tag.pythons else tag.pythons[-1], architecture=X86)
+    try:
+        return identify(fetch_wheel(f"torch=={tag.version}", target, default_cache()).path)
+    except (NetworkError, NotOnIndexError) as error:
+        pytest.skip(f"the official wheel cannot be had: {error}")
+
+
+@pytest.fixture(scope="module")
+def recipe(tag: Tag, base: BaseWheel) -> library.Recipe:
+    target = Target(python=base.python, architecture=X86)
+    return library.Recipe(
+        tag=tag,
+        compiler=find_compiler(X86),
+        headers=fetch_headers(tag, target, default_cache(), lambda *_: None),
+        patches=resources.patches_dir(),
+        policy=load_policy(tag.manylinux),
+    )
+
+
+@pytest.fixture(scope="module")
+def against(
+    tag: Tag, base: BaseWheel, recipe: library.Recipe, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[object]:
+    """The official wheel's headers and libraries."""
+    folder = tmp_path_factory.mktemp("torch")
+    torch = library.unpack_torch(base, folder, lambda *_: None)
+    yield in_tree.Against(
+        torch=torch,
+        cuda=tuple(found.path for found in recipe.headers.values()),
+        flags=in_tree.abi_flags(tag.cxx11_abi, tag.abi_version),
+        standard=tag.cxx_standard,
+    )
+    shutil.rmtree(folder)  # 500 MB
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def source(
+    request: pytest.FixtureRequest, tag: Tag, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A release's CMake files with the runtime beside them, and with the hook."""
+    suite = RELEASES[request.param]
+    try:
+        tarball = debian_source.fetch(
+            "pytorch", suite, default_cache() / f"debian-{suite}", debian_source.find_mirror()
+        )
+    except debian_source.Unavailable as error:
+        pytest.skip(f"the real sources cannot be had: {error}")
+    assert tarball.name.startswith(f"pytorch_{request.param}+")
+    folder = tmp_path_factory.mktemp(request.param)
+    with tarfile.open(tarball) as archive:
+        for member in archive:
+            name = "/".join(PurePosixPath(member.name).parts[1:])
+            if name in in_tree.REAL or name.startswith(in_tree.REAL_FOLDERS):
+                archive.extract(member.replace(name=name, deep=False), folder, filter="data")
+    shutil.copytree(resources.patches_dir() / "runtime", folder, dirs_exist_ok=True)
+    (hook,) = (mail for mail in load_hooks(tag) if is_build_hook(mail))
+    assert not is_unproven(hook)
+    git(folder, "init", "--quiet")
+    git(folder, "apply", str(resources.patches_dir() / tag.hooks / hook.name))
+    return folder
+
+
+def test_the_release_builds_the_library_that_a_graft_has(
+    source: Path, against: object, recipe: library.Recipe, base: BaseWheel, tmp_path: Path
+) -> None:
+    build = in_tree.InTree(source, tmp_path)
+    assert "(USE_LMS): ON" in build.configure(against)
+    built = elf.read(build.install())
+    grafted = tmp_path / "grafted.so"
+    grafted.write_bytes(
+        library.library_for(recipe, base, sha256_of(base.path), default_cache(), lambda *_: None)
+    )
+    expected = elf.read(grafted)
+    assert sorted(built.exported) == sorted(expected.exported)
+    assert sorted(built.needed) == sorted(expected.needed)
+    assert built.soname == expected.soname == "libtorch_lms.so"
+    assert built.rpath == "$ORIGIN"
+
+
+@pytest.mark.parametrize("option", ["-DUSE_LMS=OFF", "-DUSE_CUDA=OFF", "-DBUILD_SHARED_LIBS=OFF"])
+def test_a_build_without_lms(source: Path, against: object, option: str, tmp_path: Path) -> None:
+    build = in_tree.InTree(source, tmp_path)
+    assert "(USE_LMS): OFF" in build.configure(against, option)
+    installed = (build.build / "torch" / "cmake_install.cmake").read_text()
+    assert "libtorch_python" in installed
+    assert "libtorch_lms" not in installed
