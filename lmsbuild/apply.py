@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -165,7 +165,7 @@ def _patch(
     series, rehearsal, unfit = _fit(repo, series, others, where)
     left_out = (
         *((mail.name, "this checkout has no files of the build") for mail in absent),
-        *((mail.name, "it does not fit this release's files") for mail in unfit),
+        *_unfit(unfit),
     )
     drifted = [
         (mail.name, path)
@@ -204,12 +204,21 @@ def _already(stack: list[Commit], series: Series, where: Path) -> Outcome:
     found = tuple(trailer(commit, PATCH_TRAILER) for commit in reversed(stack))
     unproven = [mail for mail in series.mails if buildhook.is_unproven(mail)]
     if found in (series.ids, series.without(unproven).ids):
-        return Outcome(directory=where, commits=(), commit=stack[0].hexsha)
+        return Outcome(
+            directory=where,
+            commits=(),
+            commit=stack[0].hexsha,
+            left_out=() if found == series.ids else _unfit(unproven),
+        )
     tag = trailer(stack[0], TAG_TRAILER)
     raise OtherPatchesError(
         f"{where} carries other LMS patches ({len(found)} commits for {tag});"
         f" take them back first: lmsbuild apply {tag} --reverse --source {shlex.quote(str(where))}"
     )
+
+
+def _unfit(mails: Iterable[Mail]) -> tuple[tuple[str, str], ...]:
+    return tuple((mail.name, "it does not fit this release's files") for mail in mails)
 
 
 def _fit(
@@ -220,8 +229,6 @@ def _fit(
     try:
         return series, _rehearse(repo, series, others, where), ()
     except HookError:
-        if not unproven:
-            raise
         proven = series.without(unproven)
         return proven, _rehearse(repo, proven, others, where), unproven
 

@@ -201,6 +201,39 @@ class UnusableError(LmsbuildError):
     exit_code = 44
 
 
+# Builds from source -------------------------------------------------------------------------
+
+
+class BuilderError(LmsbuildError):
+    """cibuildwheel is missing, or too old to be asked."""
+
+    exit_code = 60
+
+
+class NoIdentifierError(LmsbuildError):
+    """cibuildwheel has no build for the Python and architecture that were asked for."""
+
+    exit_code = 61
+
+
+class NoEngineError(LmsbuildError):
+    """No container engine works here, or none that runs the architecture."""
+
+    exit_code = 62
+
+
+class SourceBuildError(LmsbuildError):
+    """The build in the container failed, or cannot make a wheel with LMS."""
+
+    exit_code = 63
+
+
+class BuildConfigError(LmsbuildError):
+    """The configuration of the build, or the data that it is made from, is malformed."""
+
+    exit_code = 64
+
+
 # The machine --------------------------------------------------------------------------------
 
 

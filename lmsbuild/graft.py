@@ -157,8 +157,8 @@ def check_request(tag: Tag, architecture: str, python: str | None) -> None:
     if "graft" not in tag.strategies:
         raise WrongPlatformError(
             f"{tag.name} can only be built from source, because there LMS is inside of PyTorch's"
-            f" own libraries; run `lmsbuild apply {tag.name}`, and then, in the checkout that it"
-            " makes, `python setup.py bdist_wheel`"
+            f" own libraries; run `lmsbuild wheel {tag.name} --strategy source`, or `lmsbuild apply"
+            f" {tag.name}` and then, in the checkout that it makes, `python setup.py bdist_wheel`"
         )
     if architecture not in tag.architectures:
         raise WrongPlatformError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +17,7 @@ from lmsbuild.display import StageDisplay
 from lmsbuild.graft import Request, build_wheel
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
+from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
 
 
 @click.command("wheel")
@@ -45,13 +47,24 @@ from lmsbuild.resources import patches_dir
     show_default=True,
     help="Folder of the new wheel.",
 )
+@source_options
 def command(
-    tag: str | None, architecture: str, python: str | None, base: Path | None, out: Path
+    tag: str | None,
+    architecture: str,
+    python: str | None,
+    base: Path | None,
+    out: Path,
+    strategy: str,
+    **options: Any,
 ) -> None:
-    """Graft LMS onto the official wheel of TAG.
+    """Make the LMS wheel of TAG: graft LMS onto the official one, or build it from source.
 
     Without TAG: of the base's version, or of the newest release proven on a GPU.
     """
+    if strategy == "source":
+        build_from_source(tag, architecture, python, base, out, **options)
+        return
+    refuse_source_options(options)
     patches = patches_dir()
     registry = load_registry(patches)
     if tag is None and base is not None:
