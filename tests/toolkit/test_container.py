@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ def no_engine() -> str:
     """Why no container can run here; empty when one can."""
     if os.geteuid() != 0:
         return "only root may make the mount namespace that the container engine runs in"
+    if importlib.util.find_spec("cibuildwheel") is None:
+        return "there is no cibuildwheel, which needs Python 3.11"
     for program in ("podman", "unshare", "g++"):
         if shutil.which(program) is None:
             return f"there is no {program}"

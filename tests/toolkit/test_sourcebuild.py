@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import platform
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,11 @@ from lmsbuild.errors import (
 )
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.sourcebuild import Plan, Request, build, load_data, plan_build
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("cibuildwheel") is None,
+    reason="there is no cibuildwheel, which needs Python 3.11",
+)
 
 MACHINE = platform.machine()
 PODMAN = """\
@@ -259,6 +266,29 @@ def test_sources_whose_build_would_lack_lms(upstream: Upstream, podman: Path) ->
     for _ in range(2):  # at first, and when the patches are there
         with pytest.raises(SourceBuildError, match=f"{hook} is left out.*would lack LMS"):
             build(made)
+
+
+@pytest.mark.parametrize("with_lms", [True, False])
+def test_a_wheel_is_looked_at_before_it_is_handed_out(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_lms: bool
+) -> None:
+    def built(self: object, identifier: str, config: Path, project: Path, out: Path) -> Path:
+        assert config.read_text() == made.config
+        with zipfile.ZipFile(out / "torch.whl", "w") as wheel:
+            wheel.writestr("torch/lib/libtorch_lms.so" if with_lms else "torch/x", "")
+        return out / "torch.whl"
+
+    monkeypatch.setattr(cibuildwheel.Builder, "build", built)
+    out = tmp_path / "out"
+    tag = dataclasses.replace(upstream.tag, pythons=(standin.PYTHON,))
+    made = plan(tag, source=str(upstream.checkout), out=out, patches=upstream.patches)
+    if with_lms:
+        assert build(made) == out / "torch.whl"
+        assert list(out.iterdir()) == [out / "torch.whl"]
+    else:
+        with pytest.raises(SourceBuildError, match="built without LMS"):
+            build(made)
+        assert list(out.iterdir()) == []
 
 
 def run(*arguments: str) -> tuple[int, str]:
