@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -31,6 +33,17 @@ in_tree = load("in_tree")
 X86 = "x86_64"
 # The release that the hook was made against, and how far back its lines go.
 RELEASES = {"2.6.0": "trixie", "1.13.1": "bookworm"}
+
+SETUP = "tools/setup_helpers/"
+
+# In the place of CMake.
+RECORDER = """\
+#!/bin/sh
+case "$*" in
+  *--version*) echo 'cmake version 3.25.1';;
+  *) printf '%s\\n' "$@" >> "$CMAKE_LOG";;
+esac
+"""
 
 pytestmark = [
     pytest.mark.network,
@@ -98,7 +111,7 @@ def source(
     with tarfile.open(tarball) as archive:
         for member in archive:
             name = "/".join(PurePosixPath(member.name).parts[1:])
-            if name in in_tree.REAL or name.startswith(in_tree.REAL_FOLDERS):
+            if name in in_tree.REAL or name.startswith((*in_tree.REAL_FOLDERS, SETUP)):
                 archive.extract(member.replace(name=name, deep=False), folder, filter="data")
     shutil.copytree(resources.patches_dir() / "runtime", folder, dirs_exist_ok=True)
     (hook,) = (mail for mail in load_hooks(tag) if is_build_hook(mail))
@@ -132,3 +145,28 @@ def test_a_build_without_lms(source: Path, against: object, option: str, tmp_pat
     installed = (build.build / "torch" / "cmake_install.cmake").read_text()
     assert "libtorch_python" in installed
     assert "libtorch_lms" not in installed
+
+
+def test_the_releases_own_setup_passes_the_option_on(source: Path, tmp_path: Path) -> None:
+    """`USE_LMS=0 python setup.py bdist_wheel`, as far as what it tells CMake."""
+    recorder = tmp_path / "cmake"
+    recorder.write_text(RECORDER)
+    recorder.chmod(0o755)
+    script = (
+        "import os; from tools.setup_helpers.cmake import CMake;"
+        "CMake().generate('0', None, True, False, os.environ.copy(), True)"
+    )
+    log = tmp_path / "log"
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "CMAKE_LOG": str(log),
+        "USE_LMS": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=source, env=environment, capture_output=True, text=True
+    )
+    if sys.version_info >= (3, 12) and "distutils" in done.stderr:
+        pytest.skip("the setup of this release is for a Python that has distutils")
+    assert done.returncode == 0, done.stderr
+    assert "-DUSE_LMS=0" in log.read_text().splitlines()
