@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
+from lmsbuild.buildhook import is_unproven
 from lmsbuild.export import default_file, export
 from lmsbuild.registry import load_registry
+from lmsbuild.series import load_hooks
 
 
 @click.command()
@@ -24,4 +26,10 @@ def command(tag: str, output: Path | None) -> None:
     chosen = load_registry().get(tag)
     target = output or default_file(chosen)
     size = export(chosen, target)
+    unproven = [mail.name for mail in load_hooks(chosen) if is_unproven(mail)]
+    if unproven:
+        console.warn(
+            f"left out, because nobody has compared it with {chosen.name}'s own files:"
+            f" {', '.join(unproven)}; `lmsbuild apply` tries it"
+        )
     console.say(f"wrote {target} ({size / 1000:.0f} kB); on {chosen.name}: git am {target}")

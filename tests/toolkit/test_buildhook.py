@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fake_release import NEW, OLD, Releases, git
 from fake_release import releases as releases
 from fake_torch import CUDA_INIT
@@ -18,6 +19,7 @@ from test_refresh import files, refreshed
 from lmsbuild.apply import apply
 from lmsbuild.buildhook import is_unproven, unproven
 from lmsbuild.checkout import Outcome
+from lmsbuild.cli import main
 from lmsbuild.errors import HookError
 from lmsbuild.export import export
 from lmsbuild.registry import load_registry
@@ -173,6 +175,16 @@ def test_it_goes_to_the_next_release(releases: Releases, tmp_path: Path, with_so
     assert [name for name, _ in result.hooks] == ["0001-offer-LMS.patch", NAME]
     assert result.skipped == (CMAKE,)
     assert (releases.patches / f"v{NEW}" / NAME).read_text() == HOOK
+
+
+def test_the_command_says_what_is_not_in_the_patch(tmp_path: Path) -> None:
+    for tag in load_registry():
+        unproven = [mail.name for mail in load_hooks(tag) if is_unproven(mail)]
+        output = str(tmp_path / tag.name)
+        result = CliRunner().invoke(main, ["export", tag.name, "--output", output])
+        assert result.exit_code == 0
+        assert ("left out" in result.output) == bool(unproven)
+        assert all(name in result.output for name in unproven)
 
 
 def test_the_projects_own() -> None:
