@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-# e_machine (as pyelftools names it, little endian) to the name `uname -m` gives.
-_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_PPC64": "ppc64le"}
+from lmsbuild.architecture import architectures
 
 _HIDDEN_VERSION = 0x8000  # bit of a .gnu.version entry: not the symbol's default version
 _VERSION_INDEX = 0x7FFF
@@ -106,13 +105,20 @@ def _read(elf: Any) -> Library:
             rpath = getattr(tag, tag.entry.d_tag[3:].lower())
     needs = _needed_versions(elf)
     return Library(
-        machine=_MACHINES.get(elf["e_machine"], elf["e_machine"]),
+        machine=_machine(elf),
         soname=soname,
         needed=tuple(needed),
         rpath=rpath,
         symbols=tuple(_symbols(elf)),
         needed_versions={name: frozenset(versions.values()) for name, versions in needs.items()},
     )
+
+
+def _machine(elf: Any) -> str:
+    """The name that `uname -m` gives; e_machine's own for what is no architecture of ours."""
+    known = {found.elf_machine: name for name, found in architectures().items()}
+    # Power has both byte orders behind one number.
+    return known.get(elf["e_machine"], elf["e_machine"]) if elf.little_endian else elf["e_machine"]
 
 
 def _needed_versions(elf: Any) -> dict[str, dict[int, str]]:

@@ -163,12 +163,12 @@ def _wanted(requirement: Requirement, machine: str) -> bool:
 def _policy(base: BaseWheel, core: elf.Library) -> str:
     """The policy that the wheel's name tells; else the oldest that its own library meets."""
     tag = base.platform_tag.removesuffix(f"_{base.architecture}").split(".")[0]
-    known = tomllib.loads(data_file("manylinux.toml").read_text(encoding="utf-8"))
+    known = linkstub.policy_names()
     name = _LEGACY_POLICIES.get(tag, tag)
     if name in known:
         return name
     # The first name (manylinux1) is on wheels that do not keep to it.
     for name in known:
-        if not linkstub.violations(core, linkstub.load_policy(name)):
+        if not linkstub.violations(core, linkstub.load_policy(name, core.machine)):
             return name
     raise RegistryError(f"{base.path.name} meets no policy of data/manylinux.toml")

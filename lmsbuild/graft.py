@@ -115,7 +115,7 @@ def build_wheel(request: Request, report: Report) -> Result:
             compiler=compiler,
             headers=headers,
             patches=request.patches,
-            policy=load_policy(tag.manylinux),
+            policy=load_policy(tag.manylinux, request.architecture),
         )
         binary = library.library_for(recipe, base, digest, request.cache, report)
         with integrity.open_wheel(base.path) as wheel:

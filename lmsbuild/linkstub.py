@@ -17,8 +17,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lmsbuild import elf
+from lmsbuild.architecture import architecture, architectures
 from lmsbuild.errors import CompileError, RegistryError
 from lmsbuild.resources import data_file
 
@@ -27,14 +29,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# What the g++ driver links by default, and the dynamic loader for __tls_get_addr.
+# What the g++ driver links by default; the dynamic loader joins them for __tls_get_addr.
 _LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6")
-_LOADERS = {
-    "x86_64": "ld-linux-x86-64.so.2",
-    "aarch64": "ld-linux-aarch64.so.1",
-    "ppc64le": "ld64.so.2",
-}
-
 # Parts of libc before glibc 2.34.
 _SPLIT_FROM_LIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1")
 
@@ -52,16 +48,27 @@ class Policy:
     limits: Limits
 
 
-def load_policy(name: str) -> Policy:
-    """The policy of this name, such as "manylinux_2_17". Raises RegistryError."""
-    policies = tomllib.loads(data_file("manylinux.toml").read_text(encoding="utf-8"))
+def policy_names() -> list[str]:
+    """Every policy there is, oldest first."""
+    return list(_policies())
+
+
+def load_policy(name: str, machine: str) -> Policy:
+    """The policy of this name ("manylinux_2_17") on an architecture. Raises RegistryError."""
+    policies = _policies()
     if name not in policies:
         raise RegistryError(f"no manylinux policy {name}; known: {', '.join(policies)}")
+    rows = policies[name]
+    common = {family: version for family, version in rows.items() if isinstance(version, str)}
     limits = {
         family: tuple(int(part) for part in version.split("."))
-        for family, version in policies[name].items()
+        for family, version in {**common, **rows.get(machine, {})}.items()
     }
     return Policy(name=name, limits=limits)
+
+
+def _policies() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(data_file("manylinux.toml").read_text(encoding="utf-8"))
 
 
 def shim_dir() -> Path:
@@ -74,7 +81,8 @@ def violations(library: elf.Library, policy: Policy) -> list[str]:
 
     Versions of libraries that are not the system's (libcudart has its own) are no concern.
     """
-    system = {*_LIBRARIES, *_SPLIT_FROM_LIBC, *_LOADERS.values()}
+    loaders = [known.loader for known in architectures().values()]
+    system = {*_LIBRARIES, *_SPLIT_FROM_LIBC, *loaders}
     return [
         f"{soname}: {version}"
         for soname, versions in sorted(library.needed_versions.items())
@@ -94,7 +102,7 @@ def link_arguments(
     """
     folder.mkdir(parents=True, exist_ok=True)
     arguments = ["-nodefaultlibs"]
-    for name in (*_LIBRARIES, *filter(None, [_LOADERS.get(machine)])):
+    for name in (*_LIBRARIES, architecture(machine).loader):
         real = _find(compiler, name)
         if real is None:
             if name in _LIBRARIES:

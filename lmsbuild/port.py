@@ -334,7 +334,7 @@ def _compile(request: Request, tag: Tag, base: BaseWheel, report: Report) -> Lms
             compiler=find_compiler(request.architecture),
             headers=fetch_headers(tag, target, request.cache, report),
             patches=request.patches,
-            policy=load_policy(tag.manylinux),
+            policy=load_policy(tag.manylinux, request.architecture),
         )
         library.library_for(recipe, base, sha256_of(base.path), request.cache, report)
     except LmsbuildError as error:

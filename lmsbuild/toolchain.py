@@ -9,10 +9,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from lmsbuild.architecture import architecture
 from lmsbuild.errors import MissingCompilerError
-
-# Debian's names of the packages, which most readers can translate.
-_PACKAGES = {"x86_64": "x86-64", "aarch64": "aarch64", "ppc64le": "powerpc64le"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,8 @@ class Compiler:
 def find_compiler(machine: str) -> Compiler:
     """The compiler for an architecture ("x86_64"), from CXX or PATH.
 
-    Raises MissingCompilerError, also when CXX compiles for another architecture.
+    Raises WrongPlatformError for an architecture that lmsbuild does not know, and
+    MissingCompilerError, also when CXX compiles for another architecture.
     """
     asked = os.environ.get("CXX")
     command = tuple(shlex.split(asked)) if asked else (_default_name(machine),)
@@ -37,8 +36,8 @@ def find_compiler(machine: str) -> Compiler:
             f"install {_package(machine)}, or name another compiler in CXX"
         )
     version = _ask(command, "--version").splitlines()[0]
-    target = _ask(command, "-dumpmachine").partition("-")[0].replace("powerpc64le", "ppc64le")
-    if target != machine:
+    target = _ask(command, "-dumpmachine").partition("-")[0]
+    if target != architecture(machine).triplet.partition("-")[0]:
         raise MissingCompilerError(
             f"{command[0]} compiles for {target}, not for {machine}; name another compiler in CXX"
         )
@@ -48,13 +47,14 @@ def find_compiler(machine: str) -> Compiler:
 def _default_name(machine: str) -> str:
     if machine == platform.machine():
         return "g++"
-    return f"{machine.replace('ppc64le', 'powerpc64le')}-linux-gnu-g++"
+    return f"{architecture(machine).triplet}-g++"
 
 
 def _package(machine: str) -> str:
     if machine == platform.machine():
         return "g++"
-    return f"g++-{_PACKAGES.get(machine, machine)}-linux-gnu"
+    # Debian's name, which most readers can translate.
+    return architecture(machine).compiler_package
 
 
 def _ask(command: tuple[str, ...], question: str) -> str:

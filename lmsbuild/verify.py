@@ -231,7 +231,7 @@ def _policy(subject: _Subject) -> linkstub.Policy | None:
         names.append(subject.provenance.manylinux)
     for name in names:
         try:
-            return linkstub.load_policy(name)
+            return linkstub.load_policy(name, architecture)
         except RegistryError:
             continue
     return None

@@ -13,6 +13,7 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 
 from lmsbuild import basewheel, compile, elf, library, linkstub, toolchain
+from lmsbuild.architecture import architectures
 from lmsbuild.compile import Inputs, build_library
 from lmsbuild.download import Target
 from lmsbuild.errors import (
@@ -21,6 +22,7 @@ from lmsbuild.errors import (
     HeadersError,
     MissingCompilerError,
     SeriesError,
+    WrongPlatformError,
 )
 from lmsbuild.fetch import fetch_package
 from lmsbuild.toolchain import Compiler, find_compiler
@@ -57,7 +59,7 @@ def build(
         inputs,
         folder,
         log=folder.parent / "log",
-        policy=linkstub.load_policy(policy) if policy else None,
+        policy=linkstub.load_policy(policy, MACHINE) if policy else None,
     )
 
 
@@ -75,7 +77,7 @@ def test_the_library_is_what_a_wheel_needs(
         "$ORIGIN/../../outside/lib",
         "$ORIGIN",
     ]
-    assert linkstub.violations(made, linkstub.load_policy("manylinux_2_28")) == []
+    assert linkstub.violations(made, linkstub.load_policy("manylinux_2_28", MACHINE)) == []
 
 
 def test_the_bytes_do_not_depend_on_the_folder(
@@ -162,13 +164,18 @@ def test_a_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(MissingCompilerError, match=r"install g\+\+"):
         find_compiler(MACHINE)
     monkeypatch.setattr(toolchain.platform, "machine", lambda: "other")
-    with pytest.raises(MissingCompilerError, match="linux-gnu"):
+    with pytest.raises(MissingCompilerError, match=r"powerpc64le-linux-gnu-g\+\+ is not on PATH"):
+        find_compiler("ppc64le")
+    with pytest.raises(MissingCompilerError, match=r"install g\+\+-aarch64-linux-gnu"):
         find_compiler("aarch64")
 
 
 def test_a_compiler_for_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "g++")
+    other = next(name for name in architectures() if name != MACHINE)
     with pytest.raises(MissingCompilerError, match="compiles for"):
+        find_compiler(other)
+    with pytest.raises(WrongPlatformError, match="no architecture sparc64; known: x86_64"):
         find_compiler("sparc64")
 
 

@@ -82,7 +82,7 @@ def build(folder: Path, source: str, policy: Policy | None) -> subprocess.Comple
 
 
 def test_a_library_linked_to_stubs_meets_the_policy_and_runs(tmp_path: Path) -> None:
-    policy = linkstub.load_policy(POLICY)
+    policy = linkstub.load_policy(POLICY, MACHINE)
     result = build(tmp_path, DEMANDING, policy)
     assert result.returncode == 0, result.stderr
     library = elf.read(tmp_path / "x.so")
@@ -150,7 +150,7 @@ def test_versions_of_other_libraries_are_no_concern() -> None:
         symbols=(),
         needed_versions={"libcudart.so.13": frozenset({"libcudart.so.13"})},
     )
-    assert linkstub.violations(library, linkstub.load_policy(POLICY)) == []
+    assert linkstub.violations(library, linkstub.load_policy(POLICY, MACHINE)) == []
 
 
 def test_the_newest_allowed_version_wins() -> None:
@@ -168,7 +168,7 @@ def test_the_newest_allowed_version_wins() -> None:
 
 def test_an_unknown_policy_names_the_known_ones() -> None:
     with pytest.raises(RegistryError, match="manylinux_2_28"):
-        linkstub.load_policy("manylinux_9_9")
+        linkstub.load_policy("manylinux_9_9", MACHINE)
 
 
 def test_a_compiler_without_libraries_is_reported(tmp_path: Path) -> None:
@@ -177,5 +177,5 @@ def test_a_compiler_without_libraries_is_reported(tmp_path: Path) -> None:
     fake.chmod(0o755)
     with pytest.raises(CompileError, match="knows no libstdc"):
         linkstub.link_arguments(
-            [str(fake)], MACHINE, linkstub.load_policy(POLICY), tmp_path / "stubs"
+            [str(fake)], MACHINE, linkstub.load_policy(POLICY, MACHINE), tmp_path / "stubs"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,10 @@ import pytest
 from fake_upstream import make_tag, write_registry
 
 from lmsbuild import resources
+from lmsbuild.architecture import architectures
 from lmsbuild.errors import RegistryError, UnknownTagError, UnportedTagError
+from lmsbuild.linkstub import load_policy, policy_names
 from lmsbuild.registry import Registry, Tag, load_registry, validate_registry
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def registry_of(*names: str) -> Registry:
@@ -33,23 +29,19 @@ def test_the_projects_own_registry_follows_its_schema() -> None:
 
 
 def test_every_tag_has_a_known_policy_and_its_hooks() -> None:
-    policies = tomllib.loads(resources.data_file("manylinux.toml").read_text("utf-8"))
+    policies = policy_names()
     for tag in load_registry():
         assert tag.manylinux in policies or "graft" not in tag.strategies
         assert (resources.patches_dir() / tag.hooks / "series").is_file()
 
 
-def test_policies_get_newer_symbol_for_symbol() -> None:
-    policies = tomllib.loads(resources.data_file("manylinux.toml").read_text("utf-8"))
-
-    def number(text: str) -> list[int]:
-        return [int(part) for part in text.split(".")]
-
-    ordered = sorted(policies, key=lambda name: number(policies[name]["GLIBC"]))
-    for older, newer in itertools.pairwise(ordered):
-        assert set(policies[older]) == {"GLIBC", "GLIBCXX", "CXXABI", "GCC"}
-        for symbol, version in policies[older].items():
-            assert number(version) <= number(policies[newer][symbol])
+@pytest.mark.parametrize("machine", architectures())
+def test_policies_get_newer_symbol_for_symbol(machine: str) -> None:
+    policies = [load_policy(name, machine).limits for name in policy_names()]
+    for older, newer in itertools.pairwise(policies):
+        assert set(older) == {"GLIBC", "GLIBCXX", "CXXABI", "GCC"}
+        assert older["GLIBC"] < newer["GLIBC"]
+        assert all(version <= newer[family] for family, version in older.items())
 
 
 def test_no_code_names_a_tag() -> None:

@@ -223,7 +223,7 @@ def test_an_old_tag_falls_back_on_the_linked_policy(
     assert (check.detail, check.problems) == ("manylinux_2_28", [])
     # The policy is really looked at.
     monkeypatch.setattr(
-        linkstub, "load_policy", lambda name: Policy(name=name, limits={"GLIBC": (1, 0)})
+        linkstub, "load_policy", lambda name, machine: Policy(name=name, limits={"GLIBC": (1, 0)})
     )
     assert "manylinux symbols" in failures(verify(path))
 
