@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -18,6 +18,7 @@ from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
     LmsbuildError,
+    RenamedLibrariesError,
     WrongPlatformError,
     WrongPythonError,
 )
@@ -27,6 +28,11 @@ PROJECT = "torch"
 LIBRARY_MEMBER = f"torch/lib/{LIBRARY}"
 VERSION_MEMBER = "torch/version.py"
 CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
+
+# What auditwheel leaves of libraries that it takes into a wheel: libcudart-1a2b3c4d.so.12.
+_RENAMED = re.compile(
+    r"torch(/lib|\.libs)/lib(c10|c10_cuda|cudart|torch_cpu|torch_cuda)-[0-9a-f]{8,}\.so(\.[\d.]+)?"
+)
 
 
 class CpuOnlyWheelError(LmsbuildError):
@@ -116,15 +122,17 @@ def check(
     *,
     architecture: str,
     python: str | None,
+    official: bool = True,
     advance: Callable[[int], None] | None = None,
 ) -> None:
-    """Raise unless this is the tag's official CUDA wheel for the target, whole and untouched.
+    """Raise unless this is the tag's CUDA wheel for the target, whole and untouched.
 
-    ``python`` None accepts every version that the tag has. ``advance`` is told unpacked bytes.
+    ``python`` None accepts every version that the tag has. ``official`` asks for the official
+    wheel; otherwise any build of the version with CUDA will do. ``advance`` is told unpacked bytes.
 
     Raises:
-        AlreadyGraftedError, CpuOnlyWheelError, ForeignWheelError, WrongPythonError,
-        WrongPlatformError, DamagedWheelError.
+        AlreadyGraftedError, CpuOnlyWheelError, ForeignWheelError, RenamedLibrariesError,
+        WrongPythonError, WrongPlatformError, DamagedWheelError.
     """
     name = base.path.name
     with integrity.open_wheel(base.path) as wheel:
@@ -132,17 +140,32 @@ def check(
         if LIBRARY_MEMBER in members or "lms" in (base.version.local or ""):
             raise AlreadyGraftedError(f"{name} has LMS already; give the official wheel")
         _check_target(base, tag, architecture, python)
-        if CUDA_LIBRARY not in members:
-            raise CpuOnlyWheelError(
-                f"{name} is a CPU-only torch (no {CUDA_LIBRARY}); give the CUDA wheel"
-            )
-        _check_origin(base, tag, wheel)
+        check_libraries(name, members)
+        if official:
+            _check_origin(base, tag, wheel)
     problems = integrity.record_problems(base.path, advance)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise DamagedWheelError(
             f"{name} does not match its RECORD: {problems[0]}{more}; download it again",
             detail="\n".join(problems),
+        )
+
+
+def check_libraries(name: str, members: Collection[str]) -> None:
+    """Raise unless torch's CUDA library is among the members, under its own name.
+
+    Raises RenamedLibrariesError, CpuOnlyWheelError.
+    """
+    renamed = sorted(filter(_RENAMED.fullmatch, members))
+    if renamed:
+        raise RenamedLibrariesError(
+            f"{name}: auditwheel has renamed its libraries ({renamed[0]}); give the wheel as it "
+            "was before `auditwheel repair`"
+        )
+    if CUDA_LIBRARY not in members:
+        raise CpuOnlyWheelError(
+            f"{name} is a CPU-only torch (no {CUDA_LIBRARY}); give the CUDA wheel"
         )
 
 

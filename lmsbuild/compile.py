@@ -196,6 +196,9 @@ def _link_command(
         raise HeadersError(
             "the CUDA header packages hold no libcudart; check header_packages in tags.toml"
         )
+    runtime = linkstub.for_machine(
+        compiler.command, compiler.machine, cudart[0], library.parent / "stubs"
+    )
     exports = inputs.runtime / RUNTIME_SOURCES / "exports.map"
     return [
         *compiler.command,
@@ -204,7 +207,7 @@ def _link_command(
         str(library),
         *map(str, objects),
         *(str(lib / name) for name in TORCH_LIBRARIES),
-        str(cudart[0]),
+        str(runtime),
         f"-Wl,-soname,{LIBRARY}",
         f"-Wl,--version-script,{exports}",
         # A symbol that nobody defines, for example by a wrong ABI, fails here, not at import.

@@ -117,8 +117,9 @@ def _read(elf: Any) -> Library:
 def _machine(elf: Any) -> str:
     """The name that `uname -m` gives; e_machine's own for what is no architecture of ours."""
     known = {found.elf_machine: name for name, found in architectures().items()}
+    machine = str(elf["e_machine"])
     # Power has both byte orders behind one number.
-    return known.get(elf["e_machine"], elf["e_machine"]) if elf.little_endian else elf["e_machine"]
+    return known.get(machine, machine) if elf.little_endian else machine
 
 
 def _needed_versions(elf: Any) -> dict[str, dict[int, str]]:

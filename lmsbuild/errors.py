@@ -195,6 +195,24 @@ class OverlayError(LmsbuildError):
     exit_code = 40
 
 
+class MissingBaseError(WrongPlatformError):
+    """There is no official CUDA wheel for the architecture, and no other base was given."""
+
+    exit_code = 65
+
+
+class RenamedLibrariesError(ForeignWheelError):
+    """The base's libraries carry names that auditwheel made, so nothing can be linked to them."""
+
+    exit_code = 66
+
+
+class IncompleteBaseError(ForeignWheelError):
+    """The base lacks torch's headers or libraries: they are in another package."""
+
+    exit_code = 67
+
+
 class UnusableError(LmsbuildError):
     """Large Model Support cannot be used in the torch that was looked at."""
 

@@ -101,6 +101,18 @@ def _pythons(metadata: Message, base: BaseWheel) -> tuple[str, ...]:
     return tuple(found[1] for found in classifiers if found) or (base.python,)
 
 
+def header_packages(tag: Tag, cuda: str, newest: Newest) -> tuple[str, ...]:
+    """The pinned packages with the headers of a CUDA version: the tag's own, or the newest.
+
+    Raises RegistryError for a CUDA that lmsbuild does not know; as ``newest`` does.
+    """
+    if cuda == tag.cuda:
+        return tag.header_packages
+    toolkit = _toolkit(cuda)
+    names = (toolkit["runtime"], toolkit["compiler"])
+    return tuple(_exact(name, newest(f"{name}=={cuda}.*")) for name in names)
+
+
 def _toolkit(cuda: str) -> dict[str, str]:
     toolkits = tomllib.loads(data_file("toolkits.toml").read_text(encoding="utf-8"))
     major = cuda.split(".")[0]

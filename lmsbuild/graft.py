@@ -21,18 +21,22 @@ from lmsbuild import (
     archive,
     basewheel,
     compile,
+    facts,
     fetch,
     integrity,
     library,
     lock,
+    ownbuild,
     provenance,
     record,
 )
+from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.basewheel import LIBRARY_MEMBER, PROJECT, BaseWheel
 from lmsbuild.cache import sha256_of
 from lmsbuild.download import Progress, Target
 from lmsbuild.errors import (
     DamagedWheelError,
+    MissingBaseError,
     NoSpaceError,
     WrongPlatformError,
     WrongPythonError,
@@ -90,13 +94,14 @@ def build_wheel(request: Request, report: Report) -> Result:
     Raises a subclass of LmsbuildError for each way to fail; OSError for the file system's.
     """
     tag = request.tag
-    check_request(tag, request.architecture, request.python)
+    check_request(tag, request.architecture, request.python, request.base)
     # Before half a gigabyte is fetched for nothing.
     compiler = find_compiler(request.architecture)
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / _LOCK_FILE, request.out):
         for stale in request.out.glob(f".*{_UNFINISHED}"):
             stale.unlink()  # of a build that was killed: the lock says that nobody writes it
+        official = request.architecture in tag.architectures
         base, digest, index_digest = _obtain(request, report)
         total = sum(info.file_size for info in zipfile.ZipFile(base.path).infolist())
         basewheel.check(
@@ -104,11 +109,18 @@ def build_wheel(request: Request, report: Report) -> Result:
             tag,
             architecture=request.architecture,
             python=request.python,
+            official=official,
             advance=_counter("check", total, report),
         )
+        target = Target(python=base.python, architecture=request.architecture)
         with integrity.open_wheel(base.path) as wheel:
             patched = patch_python(tag, request.patches, _reader(wheel))
-        target = Target(python=base.python, architecture=request.architecture)
+            rows = integrity.read_record(wheel)
+            if not official:
+                tag = ownbuild.adapted(
+                    tag, base.path.name, _reader(wheel), newest_packages(target, request.cache)
+                )
+        tag = ownbuild.within(tag, base.platform_tag, request.architecture)
         headers = fetch_headers(tag, target, request.cache, report)
         recipe = library.Recipe(
             tag=tag,
@@ -117,9 +129,8 @@ def build_wheel(request: Request, report: Report) -> Result:
             patches=request.patches,
             policy=load_policy(tag.manylinux, request.architecture),
         )
-        binary = library.library_for(recipe, base, digest, request.cache, report)
-        with integrity.open_wheel(base.path) as wheel:
-            rows = integrity.read_record(wheel)
+        identity = library.release_identity(tag, request.architecture, rows) if official else digest
+        binary = library.library_for(recipe, base, identity, request.cache, report)
         origin = Provenance(
             tag=tag.name,
             base=base.path.name,
@@ -146,24 +157,43 @@ def fetch_headers(
     tag: Tag, target: Target, cache: Path, report: Report
 ) -> dict[str, fetch.Fetched]:
     """The tag's CUDA header packages, unpacked, by requirement. Raises as fetch_package."""
+    target = packages_target(target)
     return {
         package: fetch.fetch_package(package, target, cache, _renamed("download", report))
         for package in tag.header_packages
     }
 
 
-def check_request(tag: Tag, architecture: str, python: str | None) -> None:
-    """Raise WrongPlatformError or WrongPythonError when the tag has no such wheel."""
+def newest_packages(target: Target, cache: Path) -> facts.Newest:
+    """What finds the newest CUDA header package that a requirement allows."""
+    return lambda requirement: fetch.fetch_newest(requirement, packages_target(target), cache).path
+
+
+def packages_target(target: Target) -> Target:
+    """The target whose CUDA header packages serve for another one."""
+    return Target(
+        python=target.python, architecture=architecture_of(target.architecture).cuda_packages
+    )
+
+
+def check_request(tag: Tag, architecture: str, python: str | None, base: Path | None) -> None:
+    """Raise unless there is such a wheel, or a base that can be checked for being one.
+
+    Raises WrongPlatformError, MissingBaseError, WrongPythonError.
+    """
+    architecture_of(architecture)
     if "graft" not in tag.strategies:
         raise WrongPlatformError(
             f"{tag.name} can only be built from source, because there LMS is inside of PyTorch's"
             f" own libraries; run `lmsbuild wheel {tag.name} --strategy source`, or `lmsbuild apply"
             f" {tag.name}` and then, in the checkout that it makes, `python setup.py bdist_wheel`"
         )
-    if architecture not in tag.architectures:
-        raise WrongPlatformError(
-            f"{tag.name} has official CUDA wheels for "
-            f"{', '.join(tag.architectures)}, not for {architecture}"
+    if architecture not in tag.architectures and base is None:
+        raise MissingBaseError(
+            f"{tag.name} has no official CUDA wheel for {architecture} (only for "
+            f"{', '.join(tag.architectures)}): give a wheel or a conda package of PyTorch "
+            f"{tag.version} with CUDA for {architecture} with --base (Open-CE's, conda-forge's, "
+            "your own build's), or build PyTorch itself with --strategy source"
         )
     if python is not None and python not in tag.pythons:
         raise WrongPythonError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import archive, compile, integrity, linkstub
+from lmsbuild import archive, compile, integrity, linkstub, record
 from lmsbuild.basewheel import BaseWheel
 from lmsbuild.cache import scratch, sha256_of_files, write_atomically
 from lmsbuild.compile import LIBRARY
@@ -18,6 +18,8 @@ from lmsbuild.runtime import runtime_files
 from lmsbuild.toolchain import Compiler
 
 Report = Callable[[str, int, "int | None"], None]
+
+_HEADERS = "torch/include/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +39,29 @@ class Recipe:
 
 
 def library_for(
-    recipe: Recipe, base: BaseWheel, base_sha256: str, cache: Path, report: Report
+    recipe: Recipe, base: BaseWheel, identity: str, cache: Path, report: Report
 ) -> bytes:
     """Content of libtorch_lms.so for a wheel, from the cache when it was built before.
 
-    Stages "unpack" (bytes) and "compile" (files) are reported. Raises as build_library.
+    ``identity`` is the same for bases that the same library fits: the wheel's hash, or what
+    release_identity() says. Stages "unpack" (bytes) and "compile" (files) are reported. Raises as
+    build_library.
     """
-    folder = cache / "libraries" / _key(recipe, base_sha256)
+    return kept_or_built(
+        recipe, lambda folder: unpack_torch(base, folder, report), identity, cache, report
+    )
+
+
+def kept_or_built(
+    recipe: Recipe, unpack: Callable[[Path], Path], identity: str, cache: Path, report: Report
+) -> bytes:
+    """As library_for, for any base: ``unpack`` puts it into a folder and returns its torch."""
+    folder = cache / "libraries" / _key(recipe, identity)
     kept = _kept(folder)
     if kept is not None:
         return kept
     with scratch(cache) as name:
-        torch = unpack_torch(base, Path(name), report)
+        torch = unpack(Path(name))
         data = build(recipe, torch, Path(name) / "objects", cache, report).read_bytes()
     write_atomically(folder / LIBRARY, data)
     # The note comes last: a library without one is built again.
@@ -81,8 +94,7 @@ def unpack_torch(base: BaseWheel, folder: Path, report: Report) -> Path:
         members = [
             info
             for info in wheel.infolist()
-            if not info.is_dir()
-            and (info.filename in wanted or info.filename.startswith("torch/include/"))
+            if not info.is_dir() and (info.filename in wanted or info.filename.startswith(_HEADERS))
         ]
         total = sum(info.file_size for info in members)
         done = 0
@@ -91,6 +103,17 @@ def unpack_torch(base: BaseWheel, folder: Path, report: Report) -> Path:
             done += info.file_size
             report("unpack", done, total)
     return folder / "torch"
+
+
+def release_identity(tag: Tag, architecture: str, rows: Iterable[record.Row]) -> str:
+    """What the official wheels of one release and architecture have in common.
+
+    The library has no Python in it: their headers are the same, and the libraries that it links to
+    have the same interface. ``rows`` are a wheel's RECORD.
+    """
+    headers = sorted(f"{row.path} {row.hash}" for row in rows if row.path.startswith(_HEADERS))
+    facts = [tag.git_commit, tag.cuda, architecture, *headers]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def _kept(folder: Path) -> bytes | None:
@@ -102,7 +125,7 @@ def _kept(folder: Path) -> bytes | None:
     return data if hashlib.sha256(data).hexdigest() == told else None
 
 
-def _key(recipe: Recipe, base_sha256: str) -> str:
+def _key(recipe: Recipe, identity: str) -> str:
     shim = linkstub.shim_dir()
     # The modules that decide how to build count as inputs too.
     modules = {
@@ -110,7 +133,7 @@ def _key(recipe: Recipe, base_sha256: str) -> str:
         for module in (compile, linkstub)
     }
     facts = {
-        "base": base_sha256,
+        "base": identity,
         "flags": compile.flags(recipe.tag),
         "policy": recipe.policy and recipe.policy.name,
         "compiler": [recipe.compiler.command, recipe.compiler.version, recipe.compiler.machine],

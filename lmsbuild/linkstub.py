@@ -111,10 +111,26 @@ def link_arguments(
                 )
             continue
         stub = folder / name
-        _assemble(compiler, elf.read(real), policy.limits, stub)
+        found = elf.read(real)
+        _assemble(compiler, found.soname, newest_allowed(found.symbols, policy.limits), stub)
         arguments.append(str(stub))
     arguments += [str(path) for path in (_find(compiler, name) for name in _ARCHIVES) if path]
     return arguments
+
+
+def for_machine(compiler: Sequence[str], machine: str, library: Path, folder: Path) -> Path:
+    """A library to link to in the place of ``library``: itself, when it is for the machine.
+
+    Else a stub in ``folder`` with the same soname, symbols and versions. Raises CompileError.
+    """
+    real = elf.read(library)
+    if real.machine == machine:
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    stub = folder / library.name
+    symbols = [symbol for symbol in real.symbols if symbol.defined and symbol.default_version]
+    _assemble(compiler, real.soname, symbols, stub)
+    return stub
 
 
 def newest_allowed(symbols: Iterable[elf.Symbol], limits: Limits) -> list[elf.Symbol]:
@@ -146,9 +162,10 @@ def _find(compiler: Sequence[str], name: str) -> Path | None:
     return Path(shown) if "/" in shown and Path(shown).exists() else None
 
 
-def _assemble(compiler: Sequence[str], library: elf.Library, limits: Limits, out: Path) -> None:
+def _assemble(
+    compiler: Sequence[str], soname: str, symbols: Sequence[elf.Symbol], out: Path
+) -> None:
     source, script = out.with_suffix(".S"), out.with_suffix(".map")
-    symbols = newest_allowed(library.symbols, limits)
     source.write_text(_assembly(symbols), encoding="utf-8")
     script.write_text(_version_script(symbols), encoding="utf-8")
     command = [
@@ -159,13 +176,13 @@ def _assemble(compiler: Sequence[str], library: elf.Library, limits: Limits, out
         "-o",
         str(out),
         str(source),
-        f"-Wl,-soname,{library.soname}",
+        f"-Wl,-soname,{soname}",
         f"-Wl,--version-script,{script}",
     ]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise CompileError(
-            f"no link stub of {library.soname} could be made with {compiler[0]}",
+            f"no link stub of {soname} could be made with {compiler[0]}",
             detail=result.stderr,
         )
 

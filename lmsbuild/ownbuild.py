@@ -1,0 +1,109 @@
+"""A base that is not the official wheel: what it has otherwise than the registry says.
+
+For some architectures there is no official CUDA wheel. Then the base is whoever's build of the same
+version; the hooks fit, because its Python files are the tag's, and the library is compiled for the
+CUDA and the C++ ABI that it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable, Iterable
+
+from lmsbuild import compile, elf, facts, linkstub
+from lmsbuild.basewheel import VERSION_MEMBER, CpuOnlyWheelError, assigned
+from lmsbuild.errors import IncompleteBaseError, RenamedLibrariesError
+from lmsbuild.registry import Tag
+
+Read = Callable[[str], "bytes | None"]
+
+_CXX11_STRINGS = (3, 4, 21)  # the GLIBCXX that brought std::__cxx11::basic_string
+_LEGACY_POLICIES = {"manylinux2014": "manylinux_2_17"}
+
+
+def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
+    """The tag's entry with this base's CUDA, header packages, C++ ABI and oldest system.
+
+    ``name`` is the base's, for messages; ``read`` gives the content of a file of torch, None when
+    there is none.
+
+    Raises:
+        CpuOnlyWheelError: torch/version.py names no CUDA.
+        IncompleteBaseError: torch/lib/libc10.so or libc10_cuda.so is missing.
+        RenamedLibrariesError: they need libraries under names that auditwheel made.
+        ForeignWheelError, RegistryError, and as ``newest`` does.
+    """
+    cuda = assigned((read(VERSION_MEMBER) or b"").decode("utf-8", "replace"), "cuda")
+    if cuda is None:
+        raise CpuOnlyWheelError(
+            f"{name} is a CPU-only torch ({VERSION_MEMBER} names no CUDA); give a build with CUDA"
+        )
+    core = _library(name, read, "libc10.so")
+    core_cuda = _library(name, read, "libc10_cuda.so")
+    if not any(soname.startswith("libcudart.so.") for soname in core_cuda.needed):
+        found = [soname for soname in core_cuda.needed if "cudart" in soname]
+        raise RenamedLibrariesError(
+            f"{name}: libc10_cuda.so needs {found[0] if found else 'no libcudart'}, not "
+            "libcudart.so of CUDA's own name; give a build that links to CUDA's shared libraries "
+            "and went through no `auditwheel repair`"
+        )
+    abi = compile.cxx11_abi_of(core)
+    return dataclasses.replace(
+        tag,
+        # Of two places: "12.4.1" is a release of CUDA, "12.4" what packages are called by.
+        cuda=(version := ".".join(cuda.split(".")[:2])),
+        header_packages=facts.header_packages(tag, version, newest),
+        cxx11_abi=abi,
+        abi_version=tag.abi_version if abi == tag.cxx11_abi else None,
+        manylinux=_newest(
+            _oldest([tag.manylinux, *_kept_by([core, core_cuda])]), _first_with(abi, core.machine)
+        ),
+    )
+
+
+def within(tag: Tag, platform_tag: str, machine: str) -> Tag:
+    """The tag's entry with no newer a policy than a wheel's platform tag promises."""
+    names = [part.removesuffix(f"_{machine}") for part in platform_tag.split(".")]
+    promised = {_LEGACY_POLICIES.get(name, name) for name in names}
+    known = [name for name in linkstub.policy_names() if name in promised]
+    return dataclasses.replace(tag, manylinux=_oldest([tag.manylinux, *known]))
+
+
+def _library(name: str, read: Read, file: str) -> elf.Library:
+    data = read(f"torch/lib/{file}")
+    if data is None:
+        raise IncompleteBaseError(
+            f"{name} has no torch/lib/{file}; give the package that has it with --base, too"
+        )
+    return elf.read_stream(io.BytesIO(data))
+
+
+def _kept_by(libraries: Iterable[elf.Library]) -> list[str]:
+    """The oldest policy that all of the libraries keep to, if any."""
+    read = list(libraries)
+    for name in linkstub.policy_names():
+        if not any(
+            linkstub.violations(library, linkstub.load_policy(name, library.machine))
+            for library in read
+        ):
+            return [name]
+    return []
+
+
+def _first_with(abi: int, machine: str) -> str:
+    """The oldest policy whose libstdc++ has the strings of a C++ ABI."""
+    names = linkstub.policy_names()
+    return next(
+        name
+        for name in names
+        if not abi or linkstub.load_policy(name, machine).limits["GLIBCXX"] >= _CXX11_STRINGS
+    )
+
+
+def _newest(*names: str) -> str:
+    return max(names, key=linkstub.policy_names().index)
+
+
+def _oldest(names: Iterable[str]) -> str:
+    return min(names, key=linkstub.policy_names().index)
