@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test matrix nightly mutants sanitizers in-tree lint format clean
+.PHONY: help wheel test cross matrix nightly mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,12 @@ wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TA
 
 test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of three tags' wheels
 	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python ci/cross_tests.py aarch64
 	$(BIN)/python ci/torch_tests.py
+
+cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qemu, longer than `make test` does
+	LMS_CROSS=required $(BIN)/python ci/cross_tests.py aarch64 --larger
+	LMS_CROSS=required $(BIN)/python ci/cross_tests.py ppc64le
 
 matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
 	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/test_round_trip.py tests/toolkit/test_facts.py

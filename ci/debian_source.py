@@ -66,10 +66,30 @@ def fetch(package: str, suite: str, directory: Path, mirror: Mirror) -> Path:
     if present:
         return present[-1]
     state = directory / "apt"
+    flags = configure(state, mirror, "deb-src", suite)
+    run_apt(["apt-get", "-q", *flags, "update"], state)
+    # --tar-only: the tarball without Debian's own patches. apt checks its sha256 against the
+    # signed index.
+    run_apt(["apt-get", "-q", *flags, "source", "--download-only", "--tar-only", package], state)
+    fetched = sorted(state.glob(f"{package}_*.orig.tar.*"))
+    if not fetched:
+        raise Unavailable(f"apt has no tarball of {package} in {suite}")
+    return fetched[-1].rename(directory / fetched[-1].name)
+
+
+def configure(
+    state: Path, mirror: Mirror, kind: str, suite: str, architecture: str | None = None
+) -> list[str]:
+    """apt's flags for a configuration of its own in the folder ``state``.
+
+    ``kind`` is "deb" or "deb-src". ``architecture`` is Debian's name of another one than the
+    machine's; nothing counts as installed there.
+    """
     for name in ("lists/partial", "archives/partial", "state", "parts"):
         (state / name).mkdir(parents=True, exist_ok=True)
-    (state / "parts" / "source.sources").write_text(
-        f"Types: deb-src\nURIs: {mirror.uri}\nSuites: {suite}\nComponents: main\n"
+    (state / "parts" / "debian.sources").write_text(
+        f"Types: {kind}\nURIs: {mirror.uri}\nSuites: {suite}\nComponents: main\n"
+        + (f"Architectures: {architecture}\n" if architecture else "")
         + (f"Signed-By: {mirror.signed_by}\n" if mirror.signed_by else ""),
         encoding="utf-8",
     )
@@ -83,18 +103,23 @@ def fetch(package: str, suite: str, directory: Path, mirror: Mirror) -> Path:
         "APT::Sandbox::User": "root",
         "Acquire::Retries": "3",
     }
-    flags = [part for item in options.items() for part in ("-o", "=".join(item))]
-    _run(["apt-get", "-q", *flags, "update"], state)
-    # --tar-only: the tarball without Debian's own patches. apt checks its sha256 against the
-    # signed index.
-    _run(["apt-get", "-q", *flags, "source", "--download-only", "--tar-only", package], state)
-    fetched = sorted(state.glob(f"{package}_*.orig.tar.*"))
-    if not fetched:
-        raise Unavailable(f"apt has no tarball of {package} in {suite}")
-    return fetched[-1].rename(directory / fetched[-1].name)
+    if architecture:
+        (state / "status").touch()
+        options |= {
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "Dir::State::status": str(state / "status"),
+            "Acquire::Languages": "none",
+        }
+    return [part for item in options.items() for part in ("-o", "=".join(item))]
 
 
-def _run(command: list[str], where: Path) -> None:
+def run_apt(command: list[str], where: Path) -> None:
+    """Runs one of apt's commands in a folder.
+
+    Raises:
+        Unavailable: it is not there, fails or does not end.
+    """
     if shutil.which(command[0]) is None:
         raise Unavailable("no apt on this machine")
     try:

@@ -1,8 +1,13 @@
-"""Compiles a test's C++ against the torch under test and the runtime's headers."""
+"""Compiles a test's C++ against the torch under test and the runtime's headers, and runs it.
+
+Where torch is for another architecture than this machine's, $CXX compiles for it, and
+$LMS_TEST_EMULATOR is the command that runs its programs.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -16,7 +21,7 @@ TORCH = Path(torch.__file__).parent
 
 def compile_cxx(source: Path, output: Path, *options: str) -> None:
     command = [
-        "g++",
+        os.environ.get("CXX", "g++"),
         "-std=c++20",
         "-DNDEBUG",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
@@ -31,3 +36,10 @@ def compile_cxx(source: Path, output: Path, *options: str) -> None:
         f"-Wl,-rpath,{TORCH}/lib",
     ]
     subprocess.run(command, check=True)
+
+
+def run_cxx(program: Path, *arguments: str) -> str:
+    """What the program writes; subprocess.CalledProcessError when it fails."""
+    emulator = shlex.split(os.environ.get("LMS_TEST_EMULATOR", ""))
+    command = [*emulator, str(program), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

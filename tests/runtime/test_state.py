@@ -1,8 +1,6 @@
 """The state machine of a storage: what is allowed, and that the rest throws."""
 
-import subprocess
-
-from cxx import HERE, compile_cxx
+from cxx import HERE, compile_cxx, run_cxx
 
 ALLOWED = {
     "resident>paging out",
@@ -22,5 +20,4 @@ ALLOWED = {
 def test_transitions(tmp_path):
     program = tmp_path / "state"
     compile_cxx(HERE / "state.cpp", program)
-    output = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True).stdout
-    assert set(output.splitlines()) == ALLOWED
+    assert set(run_cxx(program).splitlines()) == ALLOWED

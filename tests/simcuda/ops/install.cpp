@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "bare.h"
 #include "operator.h"
 #include "substitutes.h"
 
@@ -57,10 +58,12 @@ bool has_cpu_semantics(const c10::OperatorHandle& op) {
   return false;
 }
 
-bool chosen(const c10::OperatorHandle& op) {
+bool chosen(const c10::OperatorHandle& op, bool bare) {
   const std::string& name = op.operator_name().name;
   if (kLibraryChoosers.count(name) != 0)
     return true;
+  if (bare)
+    return kNative.count(name) == 0 && op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   if (kNative.count(name) != 0 || !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA))
     return false;
   return has_cpu_semantics(op) || find_substitute(name) != nullptr;
@@ -84,18 +87,22 @@ SIMOPS_API long simops_install() {
   auto library = std::make_unique<torch::Library>(
       torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const bool bare = is_bare();
   long count = 0;
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0)
       continue;
     const auto op = dispatcher.findSchema(name);
-    if (!op.has_value() || !chosen(*op))
+    if (!op.has_value() || !chosen(*op, bare))
       continue;
     library->impl(
         c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&run_operator>());
     ++count;
   }
-  library->impl("aten::copy_", torch::CppFunction::makeFromBoxedFunction<&run_copy>());
+  if (bare)
+    install_bare(*library);
+  else
+    library->impl("aten::copy_", torch::CppFunction::makeFromBoxedFunction<&run_copy>());
   g_library = std::move(library);
   // Their kernels are not operators, so they have no CPU semantics.
   at::Context& context = at::globalContext();

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""A root folder of Debian's packages for another architecture, for programs below an emulator.
+
+    ci/sysroot.py ppc64le CACHE_DIRECTORY
+
+prints its path. What goes in stands in sysroots.toml. The machine's own packages and architectures
+are left alone. Exit code 3: there is no apt, or no Debian mirror, here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from debian_source import Mirror, Unavailable, configure, find_mirror, run_apt
+
+from lmsbuild.architecture import architecture as architecture_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DATA = Path(__file__).parent / "sysroots.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sysroot:
+    """What a row of sysroots.toml says; see its schema."""
+
+    architecture: str
+    suite: str
+    packages: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    python: str = ""
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """The same for the same packages. Debian's point releases do not change it."""
+        facts = [self.architecture, self.suite, *self.packages, "", *self.alone]
+        return f"{self.architecture}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
+
+
+def described(architecture: str) -> Sysroot:
+    """The sysroot of an architecture. Raises Unavailable when there is none."""
+    rows = tomllib.loads(DATA.read_text("utf-8"))
+    if architecture not in rows:
+        raise Unavailable(f"no sysroot for {architecture}; there are: {', '.join(rows)}")
+    values = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in rows[architecture].items()
+    }
+    return Sysroot(architecture=architecture, **values)
+
+
+def make(sysroot: Sysroot, cache: Path, mirror: Mirror) -> Path:
+    """The root folder, from the cache or from the mirror.
+
+    Raises:
+        Unavailable: apt cannot get the packages.
+    """
+    folder = cache / "sysroots" / sysroot.key
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as name:
+        state, root = Path(name) / "apt", Path(name) / "root"
+        debian = architecture_of(sysroot.architecture).debian
+        flags = configure(state, mirror, "deb", sysroot.suite, debian)
+        archives = state / "archives"
+        run_apt(["apt-get", "-q", *flags, "update"], state)
+        install = ["install", "--yes", "--download-only", "--no-install-recommends"]
+        run_apt(["apt-get", "-q", *flags, *install, *sysroot.packages], state)
+        if sysroot.alone:
+            run_apt(["apt-get", "-q", *flags, "download", *sysroot.alone], archives)
+        root.mkdir()
+        for package in sorted(archives.glob("*.deb")):
+            subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
+        try:
+            root.rename(folder)
+        except OSError:
+            # Another run was faster; its folder is as good.
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def emulator(architecture: str) -> str:
+    """The emulator's path. Raises Unavailable when it is not installed."""
+    name = architecture_of(architecture).qemu
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"no {name}: apt-get install qemu-user-static")
+    return found
+
+
+def main() -> int:
+    architecture, cache = sys.argv[1:]
+    try:
+        print(make(described(architecture), Path(cache).absolute(), find_mirror()))
+    except Unavailable as error:
+        print(f"sysroot: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
