@@ -26,8 +26,7 @@ test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of thre
 	$(BIN)/python ci/torch_tests.py
 
 cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qemu, longer than `make test` does
-	LMS_CROSS=required $(BIN)/python ci/cross_tests.py aarch64 --larger
-	LMS_CROSS=required $(BIN)/python ci/cross_tests.py ppc64le
+	LMS_CROSS=required $(BIN)/python ci/cross_tests.py ppc64le aarch64 --larger
 
 matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
 	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/test_round_trip.py tests/toolkit/test_facts.py

@@ -36,7 +36,7 @@ from lmsbuild.registry import Tag, load_registry
 from lmsbuild.toolchain import find_compiler
 
 CUDA = "12.4"  # the last one that NVIDIA made for ppc64le
-LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so")
+LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 DATE = (2025, 1, 1, 0, 0, 0)
 # CUDA's and C++'s macros that c10's own build sets.
 DEFINES = ("NDEBUG", "USE_CUDA", "C10_CUDA_BUILD_MAIN_LIB", "C10_CUDA_NO_CMAKE_CONFIGURE_FILE")
@@ -67,6 +67,7 @@ class StandIn:
         target = Target(python=python, architecture=architecture)
         found = fetch_headers(self.tag, target, default_cache(), lambda *_: None)
         self.cuda = [folder.path for folder in found.values()]
+        self.cuda_headers = [path for root in self.cuda for path in root.glob("nvidia/*/include")]
 
     def write(self, out: Path) -> Path:
         """The wheel's path; made when it is not there."""
@@ -127,9 +128,9 @@ class StandIn:
         source = work / top
         files = [*(source / "c10" / "cuda").glob("*.cpp")]
         files.append(source / "c10" / "cuda" / "impl" / "CUDAGuardImpl.cpp")
-        include = [folder for root in self.cuda for folder in root.glob("nvidia/*/include")]
-        include.append(self.root / "usr" / "include")
+        include = [*self.cuda_headers, self.root / "usr" / "include"]
         flags = [f"-std=c++{self.tag.cxx_standard}", "-O1", "-fPIC", "-w", f"-I{source}"]
+        flags += [f"-ffile-prefix-map={source}=."]
         flags += ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
         flags += [f"-D{name}" for name in DEFINES]
         flags += [part for folder in include for part in ("-isystem", str(folder))]

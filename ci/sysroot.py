@@ -85,6 +85,10 @@ def make(sysroot: Sysroot, cache: Path, mirror: Mirror) -> Path:
         root.mkdir()
         for package in sorted(archives.glob("*.deb")):
             subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
+        # A script of Debian's makes these links, and none was run.
+        for merged in (root / "usr").glob("lib*"):
+            if not (root / merged.name).exists():
+                (root / merged.name).symlink_to(f"usr/{merged.name}")
         try:
             root.rename(folder)
         except OSError:

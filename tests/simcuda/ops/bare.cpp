@@ -14,6 +14,10 @@
 #include <mutex>
 #include <optional>
 
+namespace c10::cuda::_internal {
+void setHasPrimaryContext(bool (*has)(DeviceIndex)); // no header has it
+}
+
 namespace simops {
 namespace {
 
@@ -106,6 +110,8 @@ bool is_bare() {
 }
 
 void install_bare(torch::Library& aten) {
+  // libtorch_cuda would ask the driver.
+  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
   aten.impl("empty.memory_format", empty);
   aten.impl("empty_strided", empty_strided);
   aten.impl("as_strided", as_strided);
