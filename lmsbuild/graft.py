@@ -51,9 +51,9 @@ from lmsbuild.toolchain import find_compiler
 # is None while unknown.
 Report = Callable[[str, int, "int | None"], None]
 
-_LOCK_FILE = ".lmsbuild.lock"
-_UNFINISHED = ".unfinished"  # suffix of a wheel that is being written
-_SPACE_MARGIN = 64 << 20  # bytes that must stay free beside the new wheel
+LOCK_FILE = ".lmsbuild.lock"
+UNFINISHED = ".unfinished"  # suffix of a wheel that is being written
+SPACE_MARGIN = 64 << 20  # bytes that must stay free beside the new wheel
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD, worthless with the new one
 
 
@@ -65,7 +65,8 @@ class Request:
         tag: the torch release.
         architecture: such as "x86_64".
         python: such as "3.12"; None takes the base's, where one is given.
-        base: the official wheel; None fetches it.
+        base: the wheel or conda package to build on; None fetches the official wheel.
+        companions: conda packages with what the base lacks.
         out: folder of the new wheel.
         patches: the patches folder.
         cache: folder of what is fetched and built.
@@ -78,6 +79,7 @@ class Request:
     out: Path
     patches: Path
     cache: Path
+    companions: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +100,8 @@ def build_wheel(request: Request, report: Report) -> Result:
     # Before half a gigabyte is fetched for nothing.
     compiler = find_compiler(request.architecture)
     request.out.mkdir(parents=True, exist_ok=True)
-    with lock.exclusive(request.out / _LOCK_FILE, request.out):
-        for stale in request.out.glob(f".*{_UNFINISHED}"):
+    with lock.exclusive(request.out / LOCK_FILE, request.out):
+        for stale in request.out.glob(f".*{UNFINISHED}"):
             stale.unlink()  # of a build that was killed: the lock says that nobody writes it
         official = request.architecture in tag.architectures
         base, digest, index_digest = _obtain(request, report)
@@ -110,7 +112,7 @@ def build_wheel(request: Request, report: Report) -> Result:
             architecture=request.architecture,
             python=request.python,
             official=official,
-            advance=_counter("check", total, report),
+            advance=counter("check", total, report),
         )
         target = Target(python=base.python, architecture=request.architecture)
         with integrity.open_wheel(base.path) as wheel:
@@ -221,15 +223,15 @@ def write_wheel(
     Raises NoSpaceError, OSError.
     """
     size = base.path.stat().st_size + len(binary)
-    if shutil.disk_usage(out).free < size + _SPACE_MARGIN:
+    if shutil.disk_usage(out).free < size + SPACE_MARGIN:
         raise NoSpaceError(
-            f"{out} has less than {(size + _SPACE_MARGIN) // 10**6} MB free; "
+            f"{out} has less than {(size + SPACE_MARGIN) // 10**6} MB free; "
             "free some, or name another folder with --out"
         )
     version = lms_version(base.version)
     name, _, *rest = base.path.name.split("-")
     path = out / "-".join([name, version, *rest])
-    unfinished = out / f".{path.name}{_UNFINISHED}"
+    unfinished = out / f".{path.name}{UNFINISHED}"
     try:
         with unfinished.open("xb") as stream:
             _write(stream, base, version, patched, binary, origin, report)
@@ -265,7 +267,7 @@ def _write(
             f"{old}/RECORD": None,
             **{f"{old}/{name}": None for name in _SIGNATURES},
         }
-        advance = _counter("write", sum(i.compress_size for i in source.infolist()), report)
+        advance = counter("write", sum(i.compress_size for i in source.infolist()), report)
         written: list[record.Row] = []
 
         def put(name: str, data: bytes, mode: int = archive.REGULAR_FILE) -> None:
@@ -321,7 +323,7 @@ def _obtain(request: Request, report: Report) -> tuple[BaseWheel, str, str | Non
     if request.base is not None:
         base = basewheel.identify(request.base)
         total = request.base.stat().st_size
-        return base, sha256_of(request.base, _counter("read", total, report)), None
+        return base, sha256_of(request.base, counter("read", total, report)), None
     assert request.python is not None, "the caller chooses a Python where there is no base"
     target = Target(python=request.python, architecture=request.architecture)
     fetched = fetch.fetch_wheel(
@@ -337,7 +339,7 @@ def _reader(wheel: zipfile.ZipFile) -> Callable[[str], bytes | None]:
     return read
 
 
-def _counter(stage: str, total: int, report: Report) -> Callable[[int], None]:
+def counter(stage: str, total: int, report: Report) -> Callable[[int], None]:
     """Turns increments into the running sum that ``report`` takes."""
     done = 0
 

@@ -1,4 +1,4 @@
-"""lmsbuild wheel: an LMS wheel from the official one."""
+"""lmsbuild wheel: an LMS wheel from the official one, or from another base."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from lmsbuild import console
+from lmsbuild import condabase, console
 from lmsbuild.basewheel import identify
 from lmsbuild.buildhook import is_build_file
 from lmsbuild.cache import default_cache
+from lmsbuild.condagraft import build_package
 from lmsbuild.display import StageDisplay
 from lmsbuild.graft import Request, build_wheel
 from lmsbuild.registry import load_registry
@@ -37,8 +38,11 @@ from lmsbuild.sourceoptions import build_from_source, refuse_source_options, sou
 )
 @click.option(
     "--base",
+    "bases",
     type=click.Path(path_type=Path),
-    help="Official wheel to build on. [default: fetched with pip]",
+    multiple=True,
+    help="Wheel or conda package to build on; a second one has what a conda package lacks."
+    " [default: the official wheel, fetched with pip]",
 )
 @click.option(
     "--out",
@@ -52,15 +56,21 @@ def command(
     tag: str | None,
     architecture: str,
     python: str | None,
-    base: Path | None,
+    bases: tuple[Path, ...],
     out: Path,
     strategy: str,
     **options: Any,
 ) -> None:
     """Make the LMS wheel of TAG: graft LMS onto the official one, or build it from source.
 
-    Without TAG: of the base's version, or of the newest release proven on a GPU.
+    Without TAG: of the base's version, or of the newest release proven on a GPU. Where there is no
+    official CUDA wheel (ppc64le), --base is a wheel or a conda package with CUDA: a package of the
+    same kind comes out.
     """
+    base = bases[0] if bases else None
+    conda = base is not None and condabase.is_package(base)
+    if len(bases) > 1 and not conda:
+        raise click.UsageError("only a conda package can have a second --base")
     if strategy == "source":
         build_from_source(tag, architecture, python, base, out, **options)
         return
@@ -68,7 +78,7 @@ def command(
     patches = patches_dir()
     registry = load_registry(patches)
     if tag is None and base is not None:
-        tag = identify(base).version.public
+        tag = condabase.version(base) if conda else identify(base).version.public
     chosen = registry.get(tag) if tag else registry.default
     if python is None and base is None:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,15 +90,18 @@ def command(
         out=out,
         patches=patches,
         cache=default_cache(),
+        companions=bases[1:],
     )
     with StageDisplay() as display:
-        result = build_wheel(request, display.report)
+        build = build_package if conda else build_wheel
+        result = build(request, display.report)
     # What the build's files say is what this command does itself.
     skipped = [path for path in result.provenance.skipped if not is_build_file(path)]
     if skipped:
         console.say(f"hooks for files that no wheel carries were left out: {', '.join(skipped)}")
     console.say(
         f"{result.path.name}: LMS for {chosen.name}, "
-        f"{result.path.stat().st_size / 1e6:.1f} MB; install it with pip or uv"
+        f"{result.path.stat().st_size / 1e6:.1f} MB; install it with "
+        + ("conda" if conda else "pip or uv")
     )
     console.out.print(str(result.path))

@@ -213,7 +213,15 @@ def write_patches(folder: Path) -> Path:
     return folder
 
 
-def _torch_wheel(build: Path) -> Wheel:
+def _cudart(build: Path) -> Path:
+    source = 'extern "C" int cudaFree(void*) { return 0; }'
+    script = build / "cudart.map"
+    script.write_text("libcudart.so.13 { global: cuda*; local: *; };\n")
+    shared_library(build / "libcudart.so.13", source, f"-Wl,--version-script,{script}")
+    return build / "libcudart.so.13"
+
+
+def _torch_wheel(build: Path, cudart: Path) -> Wheel:
     error = (
         "#include <string>\nnamespace c10 { struct Error { Error(std::string); };\n"
         "Error::Error(std::string) {} int touch() { return 1; } }\n"
@@ -221,7 +229,9 @@ def _torch_wheel(build: Path) -> Wheel:
     rpath = "-Wl,-rpath,$ORIGIN/../../nvidia/cu13/lib:$ORIGIN/../../outside/lib:$ORIGIN"
     libraries = {
         "libc10.so": shared_library(build / "libc10.so", error),
-        "libc10_cuda.so": shared_library(build / "libc10_cuda.so", "int c10_cuda;", rpath),
+        "libc10_cuda.so": shared_library(
+            build / "libc10_cuda.so", "int c10_cuda;", rpath, "-Wl,--no-as-needed", str(cudart)
+        ),
         "libtorch_cpu.so": shared_library(build / "libtorch_cpu.so", "int torch_cpu;"),
         "libtorch_cuda.so": shared_library(build / "libtorch_cuda.so", "int torch_cuda;"),
     }
@@ -249,16 +259,12 @@ def _torch_wheel(build: Path) -> Wheel:
     return Wheel(members, DIST_INFO, modes={f"torch/lib/{name}": 0o100755 for name in libraries})
 
 
-def _cuda_wheel(build: Path) -> Wheel:
-    source = 'extern "C" int cudaFree(void*) { return 0; }'
-    script = build / "cudart.map"
-    script.write_text("libcudart.so.13 { global: cuda*; local: *; };\n")
-    cudart = shared_library(build / "libcudart.so.13", source, f"-Wl,--version-script,{script}")
+def _cuda_wheel(cudart: Path) -> Wheel:
     info = "fake_cuda_headers-1.0.dist-info"
     return Wheel(
         {
             "nvidia/cu13/include/cuda_runtime_api.h": b'extern "C" int cudaFree(void*);\n',
-            "nvidia/cu13/lib/libcudart.so.13": cudart,
+            "nvidia/cu13/lib/libcudart.so.13": cudart.read_bytes(),
             f"{info}/METADATA": b"Metadata-Version: 2.1\nName: fake-cuda-headers\nVersion: 1.0\n",
             f"{info}/WHEEL": (
                 f"Wheel-Version: 1.0\nGenerator: fake\nRoot-Is-Purelib: true\n"
@@ -278,9 +284,10 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> FakeTorch:
     links, base = root / "links", root / "base"
     links.mkdir()
     base.mkdir()
-    wheel = _torch_wheel(root / "build")
+    cudart = _cudart(root / "build")
+    wheel = _torch_wheel(root / "build", cudart)
     wheel.write(links / WHEEL_NAME)
-    _cuda_wheel(root / "build").write(links / CUDA_WHEEL_NAME)
+    _cuda_wheel(cudart).write(links / CUDA_WHEEL_NAME)
     return FakeTorch(
         wheel=wheel,
         base=wheel.write(base / WHEEL_NAME),

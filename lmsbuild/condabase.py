@@ -1,0 +1,254 @@
+"""A conda package of PyTorch that LMS is grafted onto: unpacked, and checked that it will do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from lmsbuild.architecture import architecture as architecture_of
+from lmsbuild.basewheel import (
+    LIBRARY_MEMBER,
+    VERSION_MEMBER,
+    AlreadyGraftedError,
+    CpuOnlyWheelError,
+    assigned,
+    check_libraries,
+)
+from lmsbuild.errors import (
+    DamagedWheelError,
+    ForeignWheelError,
+    IncompleteBaseError,
+    ToolMissingError,
+    UnsafeMemberError,
+    WrongPlatformError,
+    WrongPythonError,
+)
+from lmsbuild.registry import Tag
+
+SUFFIXES = (".conda", ".tar.bz2")
+INDEX, FILES, PATHS = "info/index.json", "info/files", "info/paths.json"
+
+_SITE = re.compile(r"lib/python(3\.\d+)/site-packages/torch/version\.py")
+_CHUNK = 1 << 20  # bytes per read while hashing
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CondaBase:
+    """An unpacked package.
+
+    Attributes:
+        path: the package's file.
+        folder: where it is unpacked, beside the packages that it needs.
+        members: its own members in their order, to write them again.
+        index: its info/index.json.
+        site: name of the folder that torch/ is in, below ``folder``.
+        python: such as "3.12".
+    """
+
+    path: Path
+    folder: Path
+    members: tuple[tarfile.TarInfo, ...]
+    index: dict[str, Any]
+    site: str
+    python: str
+
+    @property
+    def torch(self) -> Path:
+        return self.folder / self.site / "torch"
+
+    def read(self, path: str) -> bytes | None:
+        """Content of a file of torch ("torch/version.py"), None when there is none."""
+        file = self.folder / self.site / path
+        return file.read_bytes() if file.is_file() else None
+
+
+def is_package(path: Path) -> bool:
+    """Whether a file is a conda package, by its name."""
+    return path.name.endswith(SUFFIXES)
+
+
+def suffix(path: Path) -> str:
+    """ ".conda" or ".tar.bz2"."""
+    return next(known for known in SUFFIXES if path.name.endswith(known))
+
+
+def version(path: Path) -> str:
+    """The version that the package is of. Raises DamagedWheelError, ToolMissingError."""
+    for tar, member in _members(path, "info"):
+        if member.name == INDEX:
+            packed = tar.extractfile(member)
+            assert packed is not None
+            return str(_index(path, packed.read()).get("version"))
+    raise DamagedWheelError(f"{path.name} has no {INDEX}; it is no conda package")
+
+
+def unpack(path: Path, companions: Sequence[Path], folder: Path) -> CondaBase:
+    """Unpack a package, and those that have what it lacks, into one folder.
+
+    Raises:
+        DamagedWheelError, UnsafeMemberError: a file is no conda package, or no good one.
+        IncompleteBaseError: there is no torch in it.
+        ToolMissingError: the library that reads such packages is not installed.
+    """
+    for other in companions:
+        _extract(other, "pkg", folder)
+    members = _extract(path, "pkg", folder)
+    if suffix(path) == ".conda":
+        members += _extract(path, "info", folder)
+    named = {member.name: member for member in members}
+    for needed in (INDEX, FILES, PATHS):
+        if needed not in named:
+            raise DamagedWheelError(f"{path.name} has no {needed}; it is no conda package")
+    found = [match for name in named if (match := _SITE.fullmatch(name))]
+    if len(found) != 1:
+        raise IncompleteBaseError(
+            f"{path.name} holds no lib/python3.*/site-packages/torch; give the package that does "
+            "(of Open-CE that is pytorch-base)"
+        )
+    return CondaBase(
+        path=path,
+        folder=folder,
+        members=tuple(members),
+        index=_index(path, (folder / INDEX).read_bytes()),
+        site=found[0][0].removesuffix(f"/{VERSION_MEMBER}"),
+        python=found[0][1],
+    )
+
+
+def check(
+    base: CondaBase,
+    tag: Tag,
+    *,
+    architecture: str,
+    python: str | None,
+    advance: Advance | None = None,
+) -> None:
+    """Raise unless this is a CUDA build of the tag's version for the target, whole and untouched.
+
+    ``python`` None accepts every version that the tag has. ``advance`` is told bytes.
+
+    Raises:
+        AlreadyGraftedError, CpuOnlyWheelError, ForeignWheelError, IncompleteBaseError,
+        RenamedLibrariesError, WrongPythonError, WrongPlatformError, DamagedWheelError.
+    """
+    name = base.path.name
+    if base.read(LIBRARY_MEMBER) is not None:
+        raise AlreadyGraftedError(f"{name} has LMS already; give the package without")
+    try:
+        found = Version(str(base.index.get("version")))
+    except InvalidVersion as error:
+        raise DamagedWheelError(f"{name}: {INDEX} has no valid version") from error
+    # A post release is the same PyTorch, packed again.
+    if found.base_version != tag.version:
+        raise ForeignWheelError(
+            f"{name} is PyTorch {found}, {tag.name} needs {tag.version}; name its own tag or "
+            "another package"
+        )
+    platform = architecture_of(architecture).conda
+    if base.index.get("subdir") != platform:
+        raise WrongPlatformError(
+            f"{name} is for {base.index.get('subdir')}, not for {platform}; see --arch"
+        )
+    if python is not None and base.python != python:
+        raise WrongPythonError(f"{name} is for CPython {base.python}, not {python}; see --python")
+    if base.python not in tag.pythons:
+        raise WrongPythonError(
+            f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {base.python}"
+        )
+    if assigned((base.read(VERSION_MEMBER) or b"").decode("utf-8", "replace"), "cuda") is None:
+        raise CpuOnlyWheelError(
+            f"{name} is a CPU-only torch ({VERSION_MEMBER} names no CUDA); give the CUDA build"
+        )
+    _check_complete(base)
+    problems = list(_problems(base, advance))
+    if problems:
+        raise DamagedWheelError(
+            f"{name} does not match its {PATHS}: {problems[0]}; get it again",
+            detail="\n".join(problems),
+        )
+
+
+def _check_complete(base: CondaBase) -> None:
+    """Some channels put torch's libraries and headers into a package of their own."""
+    present = [
+        f"torch/lib/{file.name}" for file in sorted((base.torch / "lib").glob("*")) if file.exists()
+    ]
+    if any("/libc10" in name for name in present):
+        check_libraries(base.path.name, present)
+        if (base.torch / "include" / "c10" / "util" / "Exception.h").is_file():
+            return
+    raise IncompleteBaseError(
+        f"{base.path.name} has no torch/lib or torch/include of its own; give the package that "
+        "has them as a second --base (of conda-forge that is libtorch)"
+    )
+
+
+def _problems(base: CondaBase, advance: Advance | None) -> Iterator[str]:
+    try:
+        rows = json.loads((base.folder / PATHS).read_bytes())["paths"]
+        listed = {row["_path"]: row for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedWheelError(f"{base.path.name}: {PATHS} cannot be read: {error}") from error
+    for member in base.members:
+        row = listed.get(member.name)
+        if row is None or not member.isfile() or "sha256" not in row:
+            continue
+        digest = hashlib.sha256()
+        with (base.folder / member.name).open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                if advance:
+                    advance(len(chunk))
+        if digest.hexdigest() != row["sha256"]:
+            yield f"{member.name} does not match its hash"
+
+
+def _extract(path: Path, component: str, folder: Path) -> list[tarfile.TarInfo]:
+    found = []
+    try:
+        for tar, member in _members(path, component):
+            tar.extract(member, folder, filter="tar")
+            found.append(member)
+    except tarfile.FilterError as error:
+        raise UnsafeMemberError(f"{path.name}: {error}; do not use this file") from error
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise DamagedWheelError(f"{path.name} cannot be unpacked ({error})") from error
+    return found
+
+
+def _members(path: Path, component: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    try:
+        from conda_package_streaming.package_streaming import stream_conda_component
+    except ImportError as error:
+        raise ToolMissingError(
+            "conda packages need conda-package-streaming; run: pip install 'lmsbuild[conda]'"
+        ) from error
+    if not path.is_file():
+        raise ForeignWheelError(f"{path}: no such file")
+    try:
+        yield from stream_conda_component(str(path), component=component)
+    except (tarfile.TarError, zipfile.BadZipFile, LookupError, EOFError, OSError) as error:
+        if isinstance(error, tarfile.FilterError):
+            raise
+        raise DamagedWheelError(f"{path.name} is no complete conda package ({error})") from error
+
+
+def _index(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        index = json.loads(data)
+        if isinstance(index, dict):
+            return index
+    except ValueError:
+        pass
+    raise DamagedWheelError(f"{path.name}: {INDEX} cannot be read; it is no conda package")

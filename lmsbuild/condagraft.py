@@ -1,0 +1,278 @@
+"""Grafting LMS onto a conda package of CUDA PyTorch: it gives a package of the same kind."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from packaging.version import Version
+
+import lmsbuild
+from lmsbuild import compile, condabase, library, lock, ownbuild, provenance, record
+from lmsbuild.architecture import architecture as architecture_of
+from lmsbuild.basewheel import LIBRARY_MEMBER
+from lmsbuild.cache import scratch, sha256_of
+from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
+from lmsbuild.download import Target
+from lmsbuild.errors import NoSpaceError
+from lmsbuild.graft import (
+    LOCK_FILE,
+    SPACE_MARGIN,
+    UNFINISHED,
+    Report,
+    Request,
+    Result,
+    counter,
+    fetch_headers,
+    is_binary,
+    newest_packages,
+)
+from lmsbuild.linkstub import load_policy
+from lmsbuild.provenance import Provenance
+from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
+from lmsbuild.toolchain import find_compiler
+
+_PROVENANCE = f"info/{provenance.FILE_NAME}"
+_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that zip can say
+# put(tar, component): writes the members below info/ (True), the others (False), or all (None)
+Put = Callable[[tarfile.TarFile, "bool | None"], None]
+
+_COMPRESSION = 9  # of zstandard: above it a package takes minutes, and gets hardly smaller
+
+
+def build_package(request: Request, report: Report) -> Result:
+    """Make the LMS package of a request, whose base is a conda package, in its out folder.
+
+    On failure nothing is left there. Raises as graft.build_wheel, and condabase.check.
+    """
+    assert request.base is not None
+    tag = request.tag
+    architecture_of(request.architecture)
+    compiler = find_compiler(request.architecture)
+    request.out.mkdir(parents=True, exist_ok=True)
+    with lock.exclusive(request.out / LOCK_FILE, request.out), scratch(request.cache) as name:
+        for stale in request.out.glob(f".*{UNFINISHED}"):
+            stale.unlink()
+        report("unpack", 0, None)
+        base = condabase.unpack(request.base, request.companions, Path(name) / "prefix")
+        condabase.check(
+            base,
+            tag,
+            architecture=request.architecture,
+            python=request.python,
+            advance=counter("check", sum(member.size for member in base.members), report),
+        )
+        target = Target(python=base.python, architecture=request.architecture)
+        patched = patch_python(tag, request.patches, base.read)
+        tag = ownbuild.adapted(
+            tag, base.path.name, base.read, newest_packages(target, request.cache)
+        )
+        headers = fetch_headers(tag, target, request.cache, report)
+        recipe = library.Recipe(
+            tag=tag,
+            compiler=compiler,
+            headers=headers,
+            patches=request.patches,
+            policy=load_policy(tag.manylinux, request.architecture),
+        )
+        digests = [sha256_of(path) for path in (request.base, *request.companions)]
+        identity = hashlib.sha256(" ".join(digests).encode()).hexdigest()
+        binary = library.kept_or_built(
+            recipe, lambda _: base.torch, identity, request.cache, report
+        )
+        origin = Provenance(
+            tag=tag.name,
+            base=base.path.name,
+            base_sha256=digests[0],
+            base_index_sha256=None,
+            base_binaries=_binaries(base),
+            runtime_sha256=patched.runtime_sha256,
+            hooks_sha256=patched.hooks_sha256,
+            hooks=patched.hooks,
+            skipped=patched.skipped,
+            compiler=compiler.version,
+            flags=tuple(compile.flags(tag)),
+            header_packages={name: found.sha256 for name, found in headers.items()},
+            manylinux=tag.manylinux,
+            pythons=(base.python,),
+            lmsbuild=lmsbuild.__version__,
+            commit=provenance.toolkit_commit(),
+        )
+        changes = {f"{base.site}/{path}": data for path, data in patched.files.items()}
+        changes[f"{base.site}/{LIBRARY_MEMBER}"] = binary
+        changes |= _metadata(base, changes)
+        path = _write(base, changes, origin, request.out, report)
+    return Result(path=path, provenance=origin)
+
+
+def build_string(index: Mapping[str, Any]) -> str:
+    """The build string of the LMS package of a package: "py312_0" gives "py312_0_lms1"."""
+    return f"{index['build']}_{LOCAL_VERSION}"
+
+
+def _binaries(base: CondaBase) -> dict[str, str]:
+    rows = json.loads((base.folder / PATHS).read_bytes())["paths"]
+    return {row["_path"]: row.get("sha256", "") for row in rows if is_binary(row["_path"])}
+
+
+def _metadata(base: CondaBase, changes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    """The new files of the dist-info folder, where the package has one: version and RECORD."""
+    names = [member.name for member in base.members if member.isfile()]
+    found = [name for name in names if name.endswith("/METADATA") and "/torch-" in name]
+    if len(found) != 1:
+        return {}
+    lines = (base.folder / found[0]).read_bytes().split(b"\n")
+    for number, line in enumerate(lines):
+        if line.startswith(b"Version: "):
+            lines[number] = b"Version: " + lms_version(Version(line[9:].decode())).encode()
+            break
+    result: dict[str, bytes | None] = {found[0]: b"\n".join(lines)}
+    listed = found[0].removesuffix("METADATA") + "RECORD"
+    if listed in names:
+        changed = {
+            name.removeprefix(f"{base.site}/"): data for name, data in {**changes, **result}.items()
+        }
+        rows = record.parse((base.folder / listed).read_text("utf-8"))
+        kept = [row for row in rows if row.path not in changed]
+        new = [record.row_of(name, data) for name, data in changed.items() if data is not None]
+        result[listed] = record.serialize([*kept, *new]).encode()
+    return result
+
+
+def _write(
+    base: CondaBase,
+    changes: Mapping[str, bytes | None],
+    origin: Provenance,
+    out: Path,
+    report: Report,
+) -> Path:
+    size = base.path.stat().st_size + sum(len(data) for data in changes.values() if data)
+    if shutil.disk_usage(out).free < size + SPACE_MARGIN:
+        raise NoSpaceError(
+            f"{out} has less than {(size + SPACE_MARGIN) // 10**6} MB free; "
+            "free some, or name another folder with --out"
+        )
+    index = {**base.index, "build": build_string(base.index)}
+    stem = f"{index['name']}-{index['version']}-{index['build']}"
+    suffix = condabase.suffix(base.path)
+    path, unfinished = out / f"{stem}{suffix}", out / f".{stem}{suffix}{UNFINISHED}"
+    everything = {**changes, **_info(base, changes, index, origin)}
+    advance = counter("write", sum(member.size for member in base.members), report)
+    try:
+        with unfinished.open("xb") as stream:
+            pack = _conda if suffix == ".conda" else _tar_bz2
+            pack(stream, stem, lambda tar, info: _put(base, everything, tar, info, advance))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _info(
+    base: CondaBase,
+    changes: Mapping[str, bytes | None],
+    index: Mapping[str, Any],
+    origin: Provenance,
+) -> dict[str, bytes | None]:
+    """The files below info/ that say what is in the package."""
+    document = json.loads((base.folder / PATHS).read_bytes())
+    rows = {row["_path"]: row for row in document["paths"]}
+    for name, data in changes.items():
+        if data is None:
+            rows.pop(name, None)
+        else:
+            row = rows.setdefault(name, {"_path": name, "path_type": "hardlink"})
+            row |= {"sha256": hashlib.sha256(data).hexdigest(), "size_in_bytes": len(data)}
+    document["paths"] = [rows[name] for name in sorted(rows)]
+    return {
+        INDEX: (json.dumps(index, indent=2, sort_keys=True) + "\n").encode(),
+        PATHS: (json.dumps(document, indent=2, sort_keys=True) + "\n").encode(),
+        FILES: "".join(f"{name}\n" for name in sorted(rows)).encode(),
+        _PROVENANCE: provenance.dump(origin),
+    }
+
+
+def _put(
+    base: CondaBase,
+    changes: Mapping[str, bytes | None],
+    tar: tarfile.TarFile,
+    component: bool | None,
+    advance: condabase.Advance,
+) -> None:
+    """Write the members of a component: those below info/, the others, or with None all."""
+
+    def belongs(name: str) -> bool:
+        return component is None or name.startswith("info/") == component
+
+    present = {member.name for member in base.members}
+    for member in base.members:
+        if not belongs(member.name):
+            continue
+        data = changes.get(member.name)
+        if member.name in changes:
+            if data is not None:
+                _add(tar, member, data)
+        elif member.isfile():
+            with (base.folder / member.name).open("rb") as stream:
+                tar.addfile(member, stream)
+        else:
+            tar.addfile(member)
+        advance(member.size)
+    like = next(member for member in base.members if member.name == INDEX)
+    for name in sorted(changes.keys() - present):
+        data = changes[name]
+        if data is not None and belongs(name):
+            fresh = tarfile.TarInfo(name)
+            fresh.mtime = like.mtime
+            fresh.mode = 0o755 if is_binary(name) else 0o644
+            _add(tar, fresh, data)
+
+
+def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
+    # A hard link or the like becomes a file of its own.
+    changed = tarfile.TarInfo(member.name)
+    changed.mtime, changed.mode = member.mtime, member.mode
+    changed.size = len(data)
+    tar.addfile(changed, io.BytesIO(data))
+
+
+def _conda(stream: IO[bytes], stem: str, put: Put) -> None:
+    with zipfile.ZipFile(stream, "w") as package:
+        format_ = json.dumps({"conda_pkg_format_version": 2})
+        package.writestr(zipfile.ZipInfo("metadata.json", _DATE), format_)
+        for component, info in (("pkg", False), ("info", True)):
+            name = zipfile.ZipInfo(f"{component}-{stem}.tar.zst", _DATE)
+            with (
+                package.open(name, "w", force_zip64=True) as raw,
+                _zstandard(raw) as packed,
+                tarfile.open(fileobj=packed, mode="w|") as tar,
+            ):
+                put(tar, info)
+
+
+def _tar_bz2(stream: IO[bytes], stem: str, put: Put) -> None:
+    with tarfile.open(fileobj=stream, mode="w|bz2") as tar:
+        put(tar, None)
+
+
+@contextmanager
+def _zstandard(raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    with zstd.open(raw, "wb", level=_COMPRESSION) as packed:
+        yield cast("IO[bytes]", packed)
