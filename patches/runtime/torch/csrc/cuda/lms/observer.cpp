@@ -75,7 +75,7 @@ void manage_outputs(const at::RecordFunction& function) {
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
   const Operator& op = Operator::of(function);
   Guard::begin(op.kind, function.name());
-  std::atomic<bool>& distributed = Runtime::get().settings.distributed;
+  Published<bool>& distributed = Runtime::get().settings.distributed;
   if (op.collective) {
     distributed = true;
   }

@@ -5,11 +5,11 @@
 #include <torch/csrc/cuda/lms/compat.h>
 #include <torch/csrc/cuda/lms/headroom.h>
 #include <torch/csrc/cuda/lms/policy.h>
+#include <torch/csrc/cuda/lms/published.h>
 #include <torch/csrc/cuda/lms/settings.h>
 #include <torch/csrc/cuda/lms/stats.h>
 #include <torch/csrc/cuda/lms/transfer.h>
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -193,8 +193,8 @@ class Pager {
   std::map<size_t, size_t> pool_segments_; // of pools older than LMS: start -> end
 
   std::map<compat::MempoolId, int> active_pools_; // begun and not ended
-  std::atomic<bool> pooling_{false}; // there are any
-  std::atomic<bool> pooled_{false}; // it did once
+  Published<bool> pooling_{false}; // there are any
+  Published<bool> pooled_{false}; // it did once
   size_t automatic_limit_ = 0; // bytes; 0 = not computed yet
   Headroom headroom_; // below it
   bool pressure_ = false; // something was paged out once

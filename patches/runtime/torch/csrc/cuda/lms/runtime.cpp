@@ -45,22 +45,22 @@ void Runtime::disable() {
 
 Pager& Runtime::pager(c10::DeviceIndex device) {
   auto& slot = pagers_.at(static_cast<size_t>(device));
-  if (Pager* const pager = slot.load()) {
+  if (Pager* const pager = slot.load(std::memory_order_acquire)) {
     return *pager;
   }
   // Not the LMS mutex: callers may hold it.
   static auto* const making = new std::mutex;
   const std::lock_guard<std::mutex> lock(*making);
-  if (!slot.load()) {
+  if (!slot.load(std::memory_order_acquire)) {
     const c10::cuda::CUDAGuard guard(device);
-    slot.store(new Pager(device, settings, native_));
+    slot.store(new Pager(device, settings, native_), std::memory_order_release);
   }
-  return *slot.load();
+  return *slot.load(std::memory_order_acquire);
 }
 
 Pager* Runtime::find(c10::DeviceIndex device) const {
   return device >= 0 && static_cast<size_t>(device) < kDevices
-             ? pagers_[static_cast<size_t>(device)].load()
+             ? pagers_[static_cast<size_t>(device)].load(std::memory_order_acquire)
              : nullptr;
 }
 

@@ -40,7 +40,7 @@ class Runtime {
   template <class F>
   void each(F f) const {
     for (const auto& slot : pagers_) {
-      if (Pager* pager = slot.load()) {
+      if (Pager* pager = slot.load(std::memory_order_acquire)) {
         f(*pager);
       }
     }
