@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fake_conda import BUILD, INDEX, SITE, STEM, files_of, read_package, write_package
 from fake_torch import DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
 from fake_torch import fake as fake
@@ -18,6 +19,7 @@ from fake_torch import shared_cache as shared_cache
 
 from lmsbuild import condabase, elf
 from lmsbuild.basewheel import AlreadyGraftedError, CpuOnlyWheelError
+from lmsbuild.cli import main
 from lmsbuild.condagraft import build_package
 from lmsbuild.errors import (
     DamagedWheelError,
@@ -225,3 +227,18 @@ def test_the_version_is_read_from_the_package(fake: FakeTorch, tmp_path: Path) -
     for suffix in condabase.SUFFIXES:
         package = write_package(tmp_path / f"{STEM}{suffix}", files_of(fake))
         assert condabase.version(package) == VERSION
+
+
+def test_the_command_takes_it(
+    fake: FakeTorch, offline: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("lmsbuild.commands.wheel.patches_dir", lambda: fake.patches)
+    base = str(write_package(tmp_path / f"{STEM}.conda", files_of(fake)))
+    out = ["--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, ["wheel", "--base", base, *out])
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"{STEM}_lms1.conda"]
+    result = CliRunner().invoke(main, ["wheel", "--base", str(fake.base), "--base", base, *out])
+    assert result.exit_code == 2
+    assert "only a conda package can have a second --base" in result.output
