@@ -49,7 +49,7 @@ PACKAGES = ("pytest", "numpy")
 # Where an architecture can make a difference: allocator, guard, what a swap moves, its order. Each
 # import of torch takes qemu half a minute, and so do the tests that start a process.
 PART = ("state", "paging", "lifetime", "streams", "exceptions")
-LARGER_PART = (*PART, "threads", "operators", "races", "serialization")
+LARGER_PART = (*PART, "threads", "operators")
 
 SECONDS = 1800
 

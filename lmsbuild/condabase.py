@@ -215,6 +215,10 @@ def _problems(base: CondaBase, advance: Advance | None) -> Iterator[str]:
 
 
 def _extract(path: Path, component: str, folder: Path) -> list[tarfile.TarInfo]:
+    if not hasattr(tarfile, "tar_filter"):
+        raise ToolMissingError(
+            "this Python cannot unpack packages safely; use 3.10.12, 3.11.4 or a later one"
+        )
     found = []
     try:
         for tar, member in _members(path, component):
