@@ -19,7 +19,6 @@ from packaging.version import Version
 
 import lmsbuild
 from lmsbuild import compile, condabase, library, lock, ownbuild, provenance, record
-from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.basewheel import LIBRARY_MEMBER
 from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
@@ -32,6 +31,7 @@ from lmsbuild.graft import (
     Report,
     Request,
     Result,
+    check_request,
     counter,
     fetch_headers,
     is_binary,
@@ -57,7 +57,7 @@ def build_package(request: Request, report: Report) -> Result:
     """
     assert request.base is not None
     tag = request.tag
-    architecture_of(request.architecture)
+    check_request(tag, request.architecture, request.python, request.base)
     compiler = find_compiler(request.architecture)
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / LOCK_FILE, request.out), scratch(request.cache) as name:

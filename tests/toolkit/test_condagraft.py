@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import hashlib
 import io
 import json
@@ -172,10 +173,33 @@ def test_what_will_not_do(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_release_that_is_built_from_source_only(fake: FakeTorch, tmp_path: Path) -> None:
+    base = write_package(tmp_path / f"{STEM}.conda", files_of(fake))
+    old = dataclasses.replace(fake.tag, strategies=("source",))
+    request = Request(
+        tag=old,
+        architecture=MACHINE,
+        python=None,
+        base=base,
+        out=tmp_path / "out",
+        patches=fake.patches,
+        cache=tmp_path / "cache",
+    )
+    with pytest.raises(WrongPlatformError, match="can only be built from source"):
+        build_package(request, lambda *_: None)
+
+
 def test_another_python_is_refused(fake: FakeTorch, tmp_path: Path) -> None:
     base = write_package(tmp_path / f"{STEM}.conda", files_of(fake))
-    with pytest.raises(WrongPythonError, match=f"is for CPython {PYTHON}, not 3.99"):
+    with pytest.raises(WrongPythonError, match=r"supports CPython .*, not 3\.99"):
         build(fake, base, tmp_path / "out", tmp_path / "cache", python="3.99")
+    unpacked = condabase.unpack(base, [], tmp_path / "unpacked")
+    for tag, python, message in (
+        (fake.tag, "3.98", f"is for CPython {PYTHON}, not 3.98"),
+        (dataclasses.replace(fake.tag, pythons=("3.98",)), None, "supports CPython 3.98"),
+    ):
+        with pytest.raises(WrongPythonError, match=message):
+            condabase.check(unpacked, tag, architecture=MACHINE, python=python)
 
 
 def test_a_changed_file_is_seen(fake: FakeTorch, tmp_path: Path) -> None:
