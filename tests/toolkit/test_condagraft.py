@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fake_conda import BUILD, INDEX, SITE, STEM, files_of, read_package, write_package
+from fake_condabase import BUILD, INDEX, SITE, STEM, files_of, read_package, write_package
 from fake_torch import DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
 from fake_torch import fake as fake
 from fake_torch import offline as offline
