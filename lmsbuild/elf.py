@@ -39,6 +39,7 @@ class Symbol:
 class Library:
     """The dynamic section and symbols of a shared library.
 
+    ``rpath`` is DT_RPATH or DT_RUNPATH; ``runpath`` says that it is the latter.
     ``needed_versions`` maps the soname of a library to the symbol versions wanted of it.
     """
 
@@ -48,6 +49,7 @@ class Library:
     rpath: str
     symbols: tuple[Symbol, ...]
     needed_versions: Mapping[str, frozenset[str]]
+    runpath: bool = False
 
     @property
     def exported(self) -> frozenset[str]:
@@ -77,25 +79,28 @@ def within(version: str, limits: Mapping[str, tuple[int, ...]]) -> bool:
     return split is not None and split[0] in limits and split[1] <= limits[split[0]]
 
 
-def read(path: Path) -> Library:
-    """Read a shared library from a file. Raises NotElfError, OSError."""
+def read(path: Path, *, symbols: bool = True) -> Library:
+    """Read a shared library from a file; large ones fast without ``symbols``.
+
+    Raises NotElfError, OSError.
+    """
     with path.open("rb") as stream:
-        return read_stream(stream)
+        return read_stream(stream, symbols=symbols)
 
 
-def read_stream(stream: BinaryIO) -> Library:
+def read_stream(stream: BinaryIO, *, symbols: bool = True) -> Library:
     """Read a shared library from a seekable stream. Raises NotElfError."""
     try:
-        return _read(ELFFile(stream))
+        return _read(ELFFile(stream), symbols)
     except (ELFError, AttributeError, UnicodeDecodeError) as error:
         raise NotElfError(f"not a readable ELF shared library: {error}") from error
 
 
-def _read(elf: Any) -> Library:
+def _read(elf: Any, symbols: bool) -> Library:
     dynamic = elf.get_section_by_name(".dynamic")
     if dynamic is None:
         raise NotElfError("not an ELF shared library: it has no dynamic section")
-    soname, rpath, needed = "", "", []
+    soname, rpath, runpath, needed = "", "", False, []
     for tag in dynamic.iter_tags():
         if tag.entry.d_tag == "DT_NEEDED":
             needed.append(tag.needed)
@@ -103,14 +108,16 @@ def _read(elf: Any) -> Library:
             soname = tag.soname
         elif tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH"):
             rpath = getattr(tag, tag.entry.d_tag[3:].lower())
+            runpath = tag.entry.d_tag == "DT_RUNPATH"
     needs = _needed_versions(elf)
     return Library(
         machine=_machine(elf),
         soname=soname,
         needed=tuple(needed),
         rpath=rpath,
-        symbols=tuple(_symbols(elf)),
+        symbols=tuple(_symbols(elf)) if symbols else (),
         needed_versions={name: frozenset(versions.values()) for name, versions in needs.items()},
+        runpath=runpath,
     )
 
 

@@ -252,6 +252,39 @@ class BuildConfigError(LmsbuildError):
     exit_code = 64
 
 
+# Conda packages and channels -------------------------------------------------------------------
+
+
+class CondaError(LmsbuildError):
+    """The wheel cannot become a conda package."""
+
+    exit_code = 55
+
+
+class PackagerError(LmsbuildError):
+    """What makes or indexes conda packages is not installed, or failed."""
+
+    exit_code = 56
+
+
+class ChannelError(LmsbuildError):
+    """A folder is no conda channel, or a file in it no conda package."""
+
+    exit_code = 57
+
+
+class ChangedPackageError(LmsbuildError):
+    """The channel has a package of this name with other content."""
+
+    exit_code = 58
+
+
+class StaleIndexError(LmsbuildError):
+    """A channel's index does not describe the packages that lie there."""
+
+    exit_code = 59
+
+
 # The machine --------------------------------------------------------------------------------
 
 

@@ -38,6 +38,15 @@ def tests_dir() -> Path:
     return _tree("tests", "suite")
 
 
+def recipes_dir() -> Path:
+    """Directory with the conda recipes.
+
+    Raises:
+        RegistryError: the installation is incomplete.
+    """
+    return _tree("recipes", "meta.yaml")
+
+
 def data_file(name: str) -> Path:
     """A file of the package's own data, such as manylinux.toml.
 

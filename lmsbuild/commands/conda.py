@@ -1,0 +1,133 @@
+"""lmsbuild conda: a conda package from an LMS wheel."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import click
+
+from lmsbuild import console, graft
+from lmsbuild.cache import default_cache, scratch
+from lmsbuild.conda import package
+from lmsbuild.conda.package import Packager
+from lmsbuild.display import StageDisplay
+from lmsbuild.registry import load_registry
+from lmsbuild.resources import patches_dir, recipes_dir
+
+
+@click.command("conda")
+@click.argument("tag", required=False)
+@click.option(
+    "--arch",
+    "architecture",
+    default=platform.machine,
+    show_default="this machine's",
+    help="Architecture of the package.",
+)
+@click.option(
+    "--python",
+    "python",
+    metavar="X.Y",
+    help="CPython version of the package. [default: the base's, or the running one]",
+)
+@click.option(
+    "--base",
+    type=click.Path(path_type=Path),
+    help="Official wheel to build on. [default: fetched with pip]",
+)
+@click.option(
+    "--wheel",
+    type=click.Path(path_type=Path),
+    help="LMS wheel to package, made before; it says tag, architecture and Python.",
+)
+@click.option(
+    "--packager",
+    type=click.Choice([choice.value for choice in Packager]),
+    default=Packager.AUTO.value,
+    show_default=True,
+    help="What makes the package; auto: conda-build where it is installed.",
+)
+@click.option("--build-number", type=click.IntRange(min=0), help="[default: of the LMS version]")
+@click.option(
+    "--recipe",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Only write both recipes and the files there, for a packager that is run by hand.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("dist"),
+    show_default=True,
+    help="Folder of the new package, which goes to its linux-64, ….",
+)
+def command(
+    tag: str | None,
+    architecture: str,
+    python: str | None,
+    base: Path | None,
+    wheel: Path | None,
+    packager: str,
+    build_number: int | None,
+    recipe: Path | None,
+    out: Path,
+) -> None:
+    """Make a conda package of PyTorch with LMS, of TAG's wheel or of a given one.
+
+    Without TAG: of the newest release proven on a GPU.
+    """
+    if wheel is not None and (tag or python or base):
+        raise click.UsageError("--wheel says tag, Python and base itself: leave them out")
+    if recipe is None:
+        package.choose(Packager(packager))  # before a wheel is built for nothing
+    cache = default_cache()
+    with StageDisplay() as display, scratch(cache) as folder:
+        if wheel is None:
+            wheel = _build(tag, architecture, python, base, Path(folder), display)
+        request = package.Request(
+            wheel=wheel,
+            out=out,
+            packager=Packager(packager),
+            build_number=build_number,
+            recipes=recipes_dir(),
+            cache=cache,
+        )
+        if recipe is not None:
+            metadata = package.write_recipe(request, recipe, display.report)
+            path = recipe
+        else:
+            result = package.build_package(request, display.report)
+            metadata, path = result.metadata, result.path
+    if recipe is not None:
+        console.say(f"{metadata.stem}: recipes and files for {metadata.subdir}")
+    else:
+        console.say(
+            f"{path.name}: {path.stat().st_size / 1e6:.1f} MB for {metadata.subdir}, made with "
+            f"{result.packager.value}; put it into a channel with `lmsbuild channel add`"
+        )
+    console.out.print(str(path))
+
+
+def _build(
+    tag: str | None,
+    architecture: str,
+    python: str | None,
+    base: Path | None,
+    folder: Path,
+    display: StageDisplay,
+) -> Path:
+    patches = patches_dir()
+    registry = load_registry(patches)
+    if python is None and base is None:
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    request = graft.Request(
+        tag=registry.get(tag) if tag else registry.default,
+        architecture=architecture,
+        python=python,
+        base=base,
+        out=folder,
+        patches=patches,
+        cache=default_cache(),
+    )
+    return graft.build_wheel(request, display.report).path

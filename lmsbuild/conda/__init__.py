@@ -1,0 +1,1 @@
+"""Conda packages of LMS wheels, and channels to install them from."""

@@ -1,0 +1,178 @@
+""".conda files: a zip of two compressed tars, info-* with the metadata and pkg-* with the files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from lmsbuild.archive import ArchiveWriter
+from lmsbuild.conda import extra
+from lmsbuild.errors import ChannelError
+
+ENDING = ".conda"
+_INDEX = "info/index.json"
+_LEVEL = 19  # of the metadata's compression, some kilobytes
+_MOST_METADATA = 64 << 20  # bytes unpacked; PyTorch's list of files has 3 MB
+_MODE = stat.S_IFREG | 0o644
+_ORDER = {"meta": 0, "pkg-": 1, "info": 2}  # the format's own: readers fetch the end first
+_ABOUT = ("home", "license", "summary")
+
+
+def read_index(package: Path) -> dict[str, Any]:
+    """info/index.json of a .conda file.
+
+    Raises:
+        ChannelError: it is no readable .conda file.
+        PackagerError: zstandard is not installed.
+    """
+    try:
+        with zipfile.ZipFile(package) as archive:
+            _, text = _info(archive)
+        with tarfile.open(fileobj=io.BytesIO(text)) as tar:
+            member = tar.extractfile(_INDEX)
+            if member is None:
+                raise ChannelError(f"{package.name} has no {_INDEX}; it is no conda package")
+            index = json.load(member)
+    except (zipfile.BadZipFile, tarfile.TarError, KeyError, ValueError, EOFError) as error:
+        raise ChannelError(
+            f"{package.name} is not a readable {ENDING} file ({error}); build or fetch it again"
+        ) from error
+    if not isinstance(index, dict):
+        raise ChannelError(f"{package.name}: {_INDEX} is no object; build it again")
+    return index
+
+
+def edit_index(package: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change info/index.json in place; the same input gives the same bytes.
+
+    Raises as read_index; OSError.
+    """
+    unfinished = package.with_name(f".{package.name}.unfinished")
+    try:
+        with (
+            zipfile.ZipFile(package) as source,
+            package.open("rb") as raw,
+            unfinished.open("xb") as stream,
+            ArchiveWriter(stream) as target,
+        ):
+            info, text = _info(source)
+            packed = _compress(_edited(text, edit))
+            for member in source.infolist():
+                if member.filename == info.filename:
+                    target.add(member.filename, packed, when=member.date_time, mode=_MODE)
+                else:
+                    target.copy(raw, member, member.filename)
+        os.replace(unfinished, package)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def normalize(package: Path, timestamp: int, level: int) -> None:
+    """Make a package that conda-build made one that depends on its content alone, in place.
+
+    Owners, dates, modes (0755 or 0644) and ``timestamp`` (seconds) become those that
+    `lmsbuild conda` gives, and the machine that built it is not described any more. ``level`` is
+    the files' compression. Raises as read_index; OSError.
+    """
+    unfinished = package.with_name(f".{package.name}.unfinished")
+    try:
+        with (
+            zipfile.ZipFile(package) as source,
+            zipfile.ZipFile(unfinished, "x", zipfile.ZIP_STORED) as target,
+        ):
+            for member in sorted(source.infolist(), key=lambda info: _ORDER[info.filename[:4]]):
+                made = zipfile.ZipInfo(member.filename)
+                made.external_attr = _MODE << 16
+                made.create_system = 3  # Unix, whatever this is
+                with source.open(member) as old, target.open(made, "w") as new:
+                    if member.filename.startswith("info-"):
+                        _repack(old, new, _LEVEL, lambda n, d: _plain(n, d, timestamp))
+                    elif member.filename.startswith("pkg-"):
+                        _repack(old, new, level, lambda n, d: d)
+                    else:
+                        new.write(old.read())
+        os.replace(unfinished, package)
+    except (zipfile.BadZipFile, tarfile.TarError, KeyError, ValueError) as error:
+        raise ChannelError(f"{package.name} is not a readable {ENDING} file ({error})") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _plain(name: str, data: bytes, timestamp: int) -> bytes | None:
+    """A metadata file without time and machine; None for one that says nothing else."""
+    if name in ("info/git", "info/hash_input.json"):
+        return None
+    if name not in (_INDEX, "info/about.json"):
+        return data
+    document = json.loads(data)
+    if name == _INDEX:
+        document["timestamp"] = timestamp * 1000
+    else:
+        document = {key: document[key] for key in _ABOUT if key in document}
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _repack(
+    old: IO[bytes], new: IO[bytes], level: int, edit: Callable[[str, bytes], bytes | None]
+) -> None:
+    zstandard = extra.require("zstandard")
+    with (
+        zstandard.ZstdDecompressor().stream_reader(old) as plain,
+        zstandard.ZstdCompressor(level=level).stream_writer(new, closefd=False) as packed,
+        tarfile.open(fileobj=plain, mode="r|") as source,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as target,
+    ):
+        for member in source:
+            stream = source.extractfile(member) if member.isreg() else None
+            data = stream.read() if stream else b""
+            edited = edit(member.name, data) if stream else data
+            if edited is None:
+                continue
+            made = tarfile.TarInfo(member.name)
+            made.type, made.linkname, made.size = member.type, member.linkname, len(edited)
+            made.mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
+            target.addfile(made, io.BytesIO(edited) if stream else None)
+
+
+def _info(archive: zipfile.ZipFile) -> tuple[zipfile.ZipInfo, bytes]:
+    """The member with the metadata, and the tar in it."""
+    members = [info for info in archive.infolist() if info.filename.startswith("info-")]
+    if len(members) != 1:
+        raise zipfile.BadZipFile(f"it has {len(members)} info members, not 1")
+    zstandard = extra.require("zstandard")
+    try:
+        reader = zstandard.ZstdDecompressor().stream_reader(archive.open(members[0]))
+        text = reader.read(_MOST_METADATA)
+    except zstandard.ZstdError as error:
+        raise zipfile.BadZipFile(str(error)) from error
+    return members[0], text
+
+
+def _compress(data: bytes) -> bytes:
+    return bytes(extra.require("zstandard").ZstdCompressor(level=_LEVEL, threads=0).compress(data))
+
+
+def _edited(text: bytes, edit: Callable[[dict[str, Any]], None]) -> bytes:
+    result = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(text)) as source,
+        tarfile.open(fileobj=result, mode="w", format=tarfile.GNU_FORMAT) as target,
+    ):
+        for member in source:
+            stream = source.extractfile(member)
+            data = stream.read() if stream else b""
+            if member.name == _INDEX:
+                index = json.loads(data)
+                edit(index)
+                data = (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
+                member.size = len(data)
+            target.addfile(member, io.BytesIO(data) if stream else None)
+    return result.getvalue()

@@ -1,0 +1,182 @@
+"""What a conda package says about itself, from what its wheel says."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import Specifier
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from lmsbuild import integrity
+from lmsbuild.basewheel import VERSION_MEMBER, BaseWheel, assigned
+from lmsbuild.conda.libraries import (
+    is_library_requirement,
+    library_specs,
+    load_mapping,
+    needs_of,
+)
+from lmsbuild.conda.platforms import subdir_of
+from lmsbuild.conda.stage import requirements_of, site_packages
+from lmsbuild.errors import CondaError
+
+NAME = "pytorch"  # what conda calls torch
+FACE = "torch/cuda/lms.py"  # what a torch with LMS has, however it was built
+_HOME = "https://pytorch.org"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """A conda package's metadata, but for what the recipes themselves say.
+
+    Attributes:
+        name, version, build_number, build_string: its identity.
+        subdir: such as "linux-64".
+        python: such as "3.12".
+        depends, constrains: match specs, sorted.
+        license, summary, home: for people.
+        timestamp: seconds since 1970, the wheel's own date: not when the package was made.
+    """
+
+    name: str
+    version: str
+    build_number: int
+    build_string: str
+    subdir: str
+    python: str
+    depends: tuple[str, ...]
+    constrains: tuple[str, ...]
+    license: str
+    summary: str
+    home: str
+    timestamp: int
+
+    @property
+    def stem(self) -> str:
+        """The package's file name without its ending."""
+        return f"{self.name}-{self.version}-{self.build_string}"
+
+    def document(self) -> dict[str, object]:
+        """As plain data, for the recipes."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+        }
+
+
+def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None) -> Metadata:
+    """The metadata of an LMS wheel that is unpacked in ``staged``.
+
+    ``build_number`` None takes the number of the LMS version ("+lms1").
+
+    Raises:
+        CondaError: the wheel has no LMS or no CUDA, or needs what conda.toml does not know.
+        WrongPlatformError: conda has no packages for its architecture.
+        DamagedWheelError: METADATA cannot be read.
+    """
+    name = wheel.path.name
+    subdir = subdir_of(wheel.architecture)
+    with integrity.open_wheel(wheel.path) as packed:
+        members = packed.NameToInfo
+        if FACE not in members:
+            raise CondaError(f"{name} has no LMS; make a wheel that has it with `lmsbuild wheel`")
+        text = integrity.read_text(packed, VERSION_MEMBER) if VERSION_MEMBER in members else ""
+        timestamp = _seconds(packed.getinfo(f"{wheel.dist_info}/METADATA"))
+    cuda = assigned(text, "cuda")
+    if not cuda or not re.fullmatch(r"\d+\.\d+", cuda):
+        raise CondaError(f"{name} is a torch without CUDA, where there is nothing to swap")
+    fields, requirements = requirements_of(wheel)
+    needs = needs_of(staged / site_packages(wheel.python), wheel.architecture)
+    glibc = max(needs.glibc, promised_glibc(wheel.platform_tag))
+    if not glibc:
+        raise CondaError(f"{name} has no shared library that needs glibc; it is no torch wheel")
+    number = _lms_number(wheel) if build_number is None else build_number
+    python, after = wheel.python, _next_minor(wheel.python)
+    depends = [
+        f"python >={python},<{after}.0a0",
+        f"python_abi {python}.* *_{wheel.python_tag}",
+        f"__glibc >={'.'.join(map(str, glibc))},<3.0.a0",
+        # Any driver of the same major version: NVIDIA's minor version compatibility.
+        f"__cuda >={cuda.partition('.')[0]}",
+        *library_specs(needs.sonames, requirements, cuda),
+        *python_specs(requirements),
+    ]
+    return Metadata(
+        name=NAME,
+        version=wheel.version.public,
+        build_number=number,
+        build_string=f"cuda{cuda.replace('.', '')}_py{python.replace('.', '')}_lms_{number}",
+        subdir=subdir,
+        python=python,
+        depends=tuple(sorted(depends)),
+        # What else would bring a torch, or its libraries, into the same environment.
+        constrains=("libtorch <0.0a0", "pytorch-cpu <0.0a0"),
+        license=fields.get("License-Expression") or fields.get("License", "BSD-3-Clause"),
+        summary=fields.get("Summary", NAME) + ", with Large Model Support",
+        home=fields.get("Home-page", _HOME),
+        timestamp=timestamp,
+    )
+
+
+def promised_glibc(platform_tag: str) -> tuple[int, ...]:
+    """The glibc that a platform tag asks for; () when it names none (linux_ppc64le)."""
+    legacy = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
+    found: list[tuple[int, ...]] = [
+        (int(major), int(minor))
+        for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", platform_tag)
+    ]
+    found += [glibc for name, glibc in legacy.items() if f"{name}_" in platform_tag]
+    # Several tags: each of them is true.
+    return min(found, default=())
+
+
+def python_specs(requirements: Sequence[Requirement]) -> list[str]:
+    """Conda specs for what a wheel requires besides CUDA's libraries.
+
+    Raises:
+        CondaError: a version specifier has no counterpart.
+    """
+    names = load_mapping()["names"]
+    specs = []
+    for requirement in requirements:
+        name = canonicalize_name(requirement.name)
+        if is_library_requirement(name):
+            continue
+        parts = sorted(_conda_specifier(part, name) for part in requirement.specifier)
+        specs.append(" ".join([names.get(name, name), ",".join(parts)]).strip())
+    return specs
+
+
+def _conda_specifier(part: Specifier, name: str) -> str:
+    """One comparison of PEP 440 as conda writes it."""
+    version = part.version
+    if part.operator == "==" and version.endswith(".*"):
+        return version
+    if part.operator == "~=":
+        release = Version(version).release
+        upper = (*release[:-2], release[-2] + 1)
+        upper = (*upper, 0) if len(upper) == 1 else upper
+        return f">={version},<{'.'.join(map(str, upper))}a0"
+    if part.operator == "===" or (part.operator == "!=" and version.endswith(".*")):
+        raise CondaError(f"the wheel requires {name}{part}, which conda cannot say")
+    return f"{part.operator}{version}"
+
+
+def _lms_number(wheel: BaseWheel) -> int:
+    match = re.search(r"(?:^|\.)lms(\d+)$", wheel.version.local or "")
+    return int(match[1]) if match else 0
+
+
+def _next_minor(python: str) -> str:
+    major, minor = python.split(".")
+    return f"{major}.{int(minor) + 1}"
+
+
+def _seconds(info: zipfile.ZipInfo) -> int:
+    return calendar.timegm((*info.date_time, 0, 0, 0))

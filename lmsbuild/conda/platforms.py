@@ -1,0 +1,20 @@
+"""Conda's names for what PyTorch runs on."""
+
+from __future__ import annotations
+
+from lmsbuild.errors import WrongPlatformError
+
+# `uname -m` to conda's subdir.
+SUBDIRS = {"x86_64": "linux-64", "aarch64": "linux-aarch64", "ppc64le": "linux-ppc64le"}
+
+NOARCH = "noarch"
+
+
+def subdir_of(architecture: str) -> str:
+    """Such as "linux-64" for "x86_64". Raises WrongPlatformError."""
+    if architecture not in SUBDIRS:
+        raise WrongPlatformError(
+            f"there are no conda packages for {architecture or 'this platform'}, only for "
+            + ", ".join(SUBDIRS)
+        )
+    return SUBDIRS[architecture]

@@ -1,0 +1,44 @@
+"""The recipes of a package: what conda-build and rattler-build make it from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lmsbuild.conda import extra
+from lmsbuild.conda.metadata import Metadata
+
+STAGE = "stage"  # beside the recipes: the files
+CONDA_BUILD = "meta.yaml"
+RATTLER_BUILD = "recipe.yaml"
+_DATA = "package.json"
+
+
+def write_recipes(metadata: Metadata, templates: Path, into: Path) -> None:
+    """Write both recipes of a package into a folder that has its files in ``stage``.
+
+    ``templates`` holds meta.yaml, which goes there as it is, because conda-build reads the
+    metadata from package.json itself, and recipe.yaml, which is filled in.
+
+    Raises:
+        PackagerError: jinja2 is not installed.
+    """
+    document = metadata.document()
+    (into / _DATA).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (into / CONDA_BUILD).write_text(_text(templates / CONDA_BUILD), encoding="utf-8")
+    environment = extra.require("jinja2").Environment(
+        line_statement_prefix="#%",
+        variable_start_string="${{",
+        variable_end_string="}}",
+        comment_start_string="{##",  # YAML has its own
+        comment_end_string="##}",
+        undefined=extra.require("jinja2").StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    text = environment.from_string(_text(templates / RATTLER_BUILD)).render(document)
+    (into / RATTLER_BUILD).write_text(text, encoding="utf-8")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,183 @@
+"""The files of a conda package, laid out as they will lie in an environment."""
+
+from __future__ import annotations
+
+import configparser
+import stat
+import zipfile
+from collections.abc import Callable
+from email.parser import HeaderParser
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from lmsbuild import archive, integrity, record
+from lmsbuild.basewheel import BaseWheel
+from lmsbuild.conda.libraries import is_library_requirement
+from lmsbuild.errors import CondaError, DamagedWheelError
+
+INSTALLER = b"conda"  # as conda-build writes it
+
+# Written anew, or worthless once RECORD is.
+_DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json")
+
+# Finds the interpreter beside itself, so that no path has to be replaced at installation.
+_SCRIPT = """\
+#!/bin/sh
+'''exec' "$(dirname -- "$(readlink -f -- "$0")")/python" "$0" "$@"
+' '''
+import sys
+
+from {module} import {first}
+
+if __name__ == "__main__":
+    sys.exit({name}())
+"""
+
+
+def site_packages(python: str) -> str:
+    """Where conda's python of a version ("3.12") has its modules, from the prefix."""
+    return f"lib/python{python}/site-packages"
+
+
+def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = None) -> None:
+    """Unpack a wheel into ``into``, a new folder, as `pip install --prefix` would.
+
+    Every file is the wheel's, but for its dist-info: INSTALLER names conda; METADATA does not
+    require NVIDIA's wheels, which pip would otherwise fetch beside conda's libraries; RECORD says
+    so. Scripts go to bin. Modes are 0755 or 0644. ``advance`` is told unpacked bytes.
+
+    Raises:
+        CondaError: the wheel has files for other places than site-packages.
+        DamagedWheelError, UnsafeMemberError: as integrity.open_wheel.
+    """
+    site = into / site_packages(wheel.python)
+    with integrity.open_wheel(wheel.path) as packed:
+        rows = {row.path: row for row in integrity.read_record(packed)}
+        written = _unpack(packed, wheel, site, rows, advance)
+        metadata = integrity.read_text(packed, f"{wheel.dist_info}/METADATA")
+        entry_points = f"{wheel.dist_info}/entry_points.txt"
+        scripts = (
+            console_scripts(integrity.read_text(packed, entry_points), wheel.path.name)
+            if entry_points in packed.NameToInfo
+            else {}
+        )
+
+    def put(path: str, data: bytes) -> None:
+        (site / path).write_bytes(data)
+        (site / path).chmod(0o644)
+        written.append(record.row_of(path, data))
+
+    put(f"{wheel.dist_info}/METADATA", without_libraries(metadata).encode("utf-8"))
+    put(f"{wheel.dist_info}/INSTALLER", INSTALLER)
+    (into / "bin").mkdir()  # the recipes copy it, also when it is empty
+    for name, text in scripts.items():
+        (into / "bin" / name).write_text(text, encoding="utf-8")
+        (into / "bin" / name).chmod(0o755)
+        written.append(record.row_of(f"../../../bin/{name}", text.encode("utf-8")))
+    written.append(record.Row(path=f"{wheel.dist_info}/RECORD"))
+    rows_text = record.serialize(sorted(written, key=lambda row: row.path))
+    (site / wheel.dist_info / "RECORD").write_text(rows_text, encoding="utf-8")
+    (site / wheel.dist_info / "RECORD").chmod(0o644)
+
+
+def requirements_of(wheel: BaseWheel) -> tuple[dict[str, str], list[Requirement]]:
+    """A wheel's METADATA: the fields License, License-Expression, Summary, Home-page; and what it
+    requires on its own platform and Python, without extras.
+
+    Raises:
+        DamagedWheelError: a requirement cannot be read.
+    """
+    with integrity.open_wheel(wheel.path) as packed:
+        header = HeaderParser().parsestr(integrity.read_text(packed, f"{wheel.dist_info}/METADATA"))
+    environment = {
+        "extra": "",
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": wheel.architecture,
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{wheel.python}.0",
+        "python_version": wheel.python,
+        "sys_platform": "linux",
+    }
+    found = []
+    for line in header.get_all("Requires-Dist") or []:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement as error:
+            raise DamagedWheelError(
+                f"{wheel.path.name}: METADATA requires {line!r}: {error}"
+            ) from error
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            found.append(requirement)
+    fields = ("License", "License-Expression", "Summary", "Home-page")
+    return {field: header[field] for field in fields if header[field]}, found
+
+
+def without_libraries(metadata: str) -> str:
+    """METADATA without the requirements that conda's packages of CUDA's libraries meet."""
+    # Only the header, which ends at the first empty line: the description is free text.
+    header, separator, description = metadata.partition("\n\n")
+    lines = [line for line in header.split("\n") if not _requires_library(line)]
+    return "\n".join(lines) + separator + description
+
+
+def _requires_library(line: str) -> bool:
+    key, _, value = line.partition(":")
+    if key.lower() != "requires-dist":
+        return False
+    try:
+        return is_library_requirement(Requirement(value).name)
+    except InvalidRequirement:
+        return False  # requirements_of says so
+
+
+def console_scripts(text: str, wheel: str) -> dict[str, str]:
+    """The scripts of entry_points.txt, by name. Raises DamagedWheelError."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    try:
+        parser.read_string(text)
+        points = dict(parser["console_scripts"]) if "console_scripts" in parser else {}
+        scripts = {}
+        for name, reference in points.items():
+            module, _, attribute = reference.partition("[")[0].strip().partition(":")
+            if not attribute or archive.unsafe_name(name) or "/" in name:
+                raise DamagedWheelError(f"{wheel}: entry_points.txt has no usable {name!r}")
+            first = attribute.partition(".")[0]
+            scripts[name] = _SCRIPT.format(module=module.strip(), first=first, name=attribute)
+    except configparser.Error as error:
+        raise DamagedWheelError(f"{wheel}: entry_points.txt cannot be read ({error})") from error
+    return scripts
+
+
+def _unpack(
+    packed: zipfile.ZipFile,
+    wheel: BaseWheel,
+    site: Path,
+    rows: dict[str, record.Row],
+    advance: Callable[[int], None] | None,
+) -> list[record.Row]:
+    """Unpack everything but what is written anew; the rows of what was unpacked."""
+    written = []
+    anew = {f"{wheel.dist_info}/{name}" for name in (*_DROPPED, "METADATA")}
+    data = wheel.dist_info.removesuffix(".dist-info") + ".data/"
+    for info in packed.infolist():
+        name = info.filename
+        if name.startswith(data):
+            raise CondaError(
+                f"{wheel.path.name} has {name}, outside of site-packages, which lmsbuild does not "
+                "place; take a wheel without a .data folder"
+            )
+        if info.is_dir() or name in anew:
+            continue
+        path = archive.extract(packed, info, site)
+        # Not what the umask makes of it: two builds shall be the same.
+        executable = info.external_attr >> 16 & stat.S_IXUSR
+        path.chmod(0o755 if executable else 0o644)
+        if name in rows:
+            written.append(record.Row(path=name, hash=rows[name].hash, size=rows[name].size))
+        if advance:
+            advance(info.file_size)
+    return written
