@@ -1,0 +1,90 @@
+"""lmsbuild channel: a conda channel of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from lmsbuild import console
+from lmsbuild.conda.channel import Channel
+from lmsbuild.errors import StaleIndexError
+
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+
+
+@click.group("channel")
+def command() -> None:
+    """Keep a conda channel in a folder: add packages, index them, list and serve them."""
+
+
+@command.command("add")
+@FOLDER
+@click.argument("packages", nargs=-1, required=True, type=click.Path(path_type=Path))
+def add(folder: Path, packages: tuple[Path, ...]) -> None:
+    """Copy PACKAGES into the channel in DIR, which is made when it is not there, and index it.
+
+    A package with the name of another one that is there is refused: its name says which build
+    it is.
+    """
+    for path in Channel(folder).add(packages, console.say):
+        console.out.print(str(path))
+
+
+@command.command("index")
+@FOLDER
+def index(folder: Path) -> None:
+    """Write the index of the channel in DIR anew, from the packages that lie there."""
+    channel = Channel(folder)
+    channel.index()
+    console.say(f"{folder}: {len(channel.packages())} packages")
+
+
+@command.command("list")
+@FOLDER
+def list_packages(folder: Path) -> None:
+    """List the packages of the channel in DIR. Exit code 59: its index is stale."""
+    channel = Channel(folder)
+    table = Table("package", "version", "build", "platform", "MB")
+    for package in channel.packages():
+        size = f"{package.size / 1e6:.1f}"
+        table.add_row(package.name, package.version, package.build, package.subdir, size)
+    console.out.print(table)
+    try:
+        channel.check()
+    except StaleIndexError as error:
+        for line in error.detail.splitlines():
+            console.out.print(line)
+        raise
+
+
+@command.command("serve")
+@FOLDER
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on: this machine only, or one of its addresses.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="0: any that is free.",
+)
+def serve(folder: Path, host: str, port: int) -> None:
+    """Serve the channel in DIR over HTTP, read-only, until interrupted.
+
+    For one's own network: there are no passwords and no encryption. A stale index is refused.
+    """
+    from lmsbuild.conda.server import Server
+
+    channel = Channel(folder)
+    channel.check()
+    with Server((host, port), channel, console.say) as server:
+        console.say("serving; Ctrl-C ends it")
+        # Of the socket, not of the request: the port may have been 0.
+        console.out.print(f"http://{host}:{server.server_address[1]}")
+        server.serve_forever()

@@ -1,0 +1,311 @@
+"""A conda channel: a folder with packages by platform, and an index that describes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmsbuild import lock
+from lmsbuild.cache import sha256_of
+from lmsbuild.conda import archive, extra
+from lmsbuild.conda.platforms import NOARCH, SUBDIRS
+from lmsbuild.errors import (
+    ChangedPackageError,
+    ChannelError,
+    FileAccessError,
+    PackagerError,
+    StaleIndexError,
+)
+
+INDEX = "repodata.json"
+ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)
+
+_LOCK_FILE = ".lmsbuild.lock"
+_NEW_INDEX = ".lmsbuild-index"  # where an index is made before it takes the old one's place
+_UNFINISHED = ".unfinished"
+# rattler's threads outlive the coroutine that they served; a process that ends with it crashes.
+_LINGER_SECONDS = 0.2
+
+Signature = tuple[int, int, int]  # of a file: inode, bytes, time of change
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package as the index of its platform describes it. ``size`` is in bytes."""
+
+    subdir: str
+    file: str
+    name: str
+    version: str
+    build: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Why an index is stale: ``file`` of ``subdir``, and what is wrong with it."""
+
+    subdir: str
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.subdir}/{self.file} {self.reason}"
+
+
+class Channel:
+    """A channel in a folder.
+
+    Hashes are remembered by inode, size and time of change: asking again is cheap while nothing
+    changes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._hashes: dict[Path, tuple[Signature, str]] = {}
+
+    def add(self, packages: Iterable[Path], say: Callable[[str], None]) -> list[Path]:
+        """Copy packages into the channel and index it. The new files; those that the channel has
+        already are named and left alone.
+
+        Raises:
+            ChannelError: a file is no conda package, or not named as one of its content.
+            ChangedPackageError: the channel has another package of this name. Nothing is added.
+            BusyError: another lmsbuild works there.
+            PackagerError: as index.
+        """
+        targets = {path: self._place(path) for path in packages}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
+            new = {path: to for path, to in targets.items() if not self._has(path, to, say)}
+            for source, target in new.items():
+                _copy(source, target)
+            self._index()
+        return list(new.values())
+
+    def index(self) -> None:
+        """Describe the packages that lie there, whatever the index said before.
+
+        Raises:
+            ChannelError: there is no such folder, or a file in it is no conda package.
+            BusyError: another lmsbuild works there.
+            PackagerError: py-rattler is not installed, or failed.
+        """
+        self._require_folder()
+        for path in self._files():
+            self._check_place(path)
+        with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
+            self._index()
+
+    def packages(self) -> list[Package]:
+        """What the index describes, sorted. Raises ChannelError when it is missing or malformed."""
+        return sorted(
+            (package for subdir in ALL_SUBDIRS for package in self.described(subdir).values()),
+            key=lambda package: (package.name, package.version, package.subdir, package.build),
+        )
+
+    def described(self, subdir: str) -> dict[str, Package]:
+        """The packages of one platform by file name. Raises ChannelError."""
+        self._require_folder()
+        path = self.folder / subdir / INDEX
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document.get("info", {}).get("subdir", subdir) != subdir:
+                raise ValueError(f"it is for {document['info']['subdir']}")
+            rows: dict[str, Any] = {
+                **document.get("packages", {}),
+                **document.get("packages.conda", {}),
+            }
+            return {
+                file: Package(
+                    subdir=subdir,
+                    file=file,
+                    name=row["name"],
+                    version=row["version"],
+                    build=row["build"],
+                    size=row["size"],
+                    sha256=row["sha256"],
+                )
+                for file, row in rows.items()
+            }
+        except FileNotFoundError:
+            raise ChannelError(
+                f"{self.folder} has no {subdir}/{INDEX}, so it is no channel yet; "
+                f"run: lmsbuild channel index {self.folder}"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ChannelError(
+                f"{path} cannot be read ({error}); run: lmsbuild channel index {self.folder}"
+            ) from error
+
+    def problems(self, subdirs: Iterable[str] = ALL_SUBDIRS) -> list[Problem]:
+        """Where the index is stale; empty when it is true. Raises as described."""
+        found = []
+        for subdir in subdirs:
+            described = self.described(subdir)
+            present = {path.name: path for path in self._files((subdir,))}
+            for file in sorted(described.keys() | present.keys()):
+                reason = self._mismatch(described.get(file), present.get(file))
+                if reason:
+                    found.append(Problem(subdir=subdir, file=file, reason=reason))
+        return found
+
+    def check(self) -> None:
+        """Raise StaleIndexError unless the index is true."""
+        problems = self.problems()
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise StaleIndexError(
+                f"the index is stale: {problems[0]}{more}; "
+                f"run: lmsbuild channel index {self.folder}",
+                detail="\n".join(map(str, problems)),
+            )
+
+    def _mismatch(self, package: Package | None, path: Path | None) -> str | None:
+        if package is None:
+            return "is not in the index"
+        try:
+            if path is None or path.stat().st_size != package.size:
+                return "is missing" if path is None else "has changed since it was indexed"
+            if self._sha256(path) != package.sha256:
+                return "has changed since it was indexed"
+        except FileNotFoundError:
+            return "is missing"
+        return None
+
+    def _sha256(self, path: Path) -> str:
+        signature = signature_of(path)
+        known = self._hashes.get(path)
+        if known is None or known[0] != signature:
+            known = signature, sha256_of(path)
+            # Written to meanwhile: then this hash is of nothing that exists.
+            if signature_of(path) == signature:
+                self._hashes[path] = known
+        return known[1]
+
+    def _files(self, subdirs: Iterable[str] = ALL_SUBDIRS) -> Iterator[Path]:
+        for subdir in subdirs:
+            yield from sorted((self.folder / subdir).glob(f"[!.]*{archive.ENDING}"))
+
+    def _place(self, package: Path) -> Path:
+        """Where a package belongs. Raises ChannelError."""
+        if not package.is_file():
+            raise ChannelError(f"{package}: no such file")
+        if not package.name.endswith(archive.ENDING):
+            raise ChannelError(
+                f"{package.name} is no {archive.ENDING} file; "
+                "convert it with `cph transmute`, or build it with `lmsbuild conda`"
+            )
+        index = archive.read_index(package)
+        subdir = index.get("subdir")
+        if subdir not in ALL_SUBDIRS:
+            raise ChannelError(
+                f"{package.name} is for {subdir}; this channel has {', '.join(ALL_SUBDIRS)}"
+            )
+        name = f"{index.get('name')}-{index.get('version')}-{index.get('build')}{archive.ENDING}"
+        if package.name != name:
+            raise ChannelError(f"{package.name} says inside that it is {name}; give it that name")
+        return self.folder / str(subdir) / name
+
+    def _check_place(self, package: Path) -> None:
+        if self._place(package) != package:
+            raise ChannelError(
+                f"{package.name} lies in {package.parent.name} and is for "
+                f"{self._place(package).parent.name}; move it there"
+            )
+
+    def _has(self, source: Path, target: Path, say: Callable[[str], None]) -> bool:
+        """Whether the channel has a package already. Raises ChangedPackageError."""
+        if not target.exists():
+            return False
+        if source.samefile(target) or sha256_of(source) == sha256_of(target):
+            say(f"{target.name}: already there")
+            return True
+        raise ChangedPackageError(
+            f"the channel has another {target.name}, which people may have installed; build the new"
+            " one with a higher --build-number, or delete the old one"
+        )
+
+    def _require_folder(self) -> None:
+        if not self.folder.is_dir():
+            raise ChannelError(f"{self.folder}: no such folder; see `lmsbuild channel add`")
+
+    def _index(self) -> None:
+        """Index in a folder beside the packages, then replace the old files: a reader sees one
+        index or the other, and a failure leaves the old one."""
+        rattler = extra.require("rattler.index")
+        work = self.folder / _NEW_INDEX
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            for subdir in ALL_SUBDIRS:
+                (work / subdir).mkdir(parents=True)
+            for path in self._files():
+                _link(path, work / path.parent.name / path.name)
+            _run(rattler.index_fs, work)
+            for subdir in ALL_SUBDIRS:
+                self._adopt(work / subdir, self.folder / subdir)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _adopt(self, made: Path, subdir: Path) -> None:
+        subdir.mkdir(exist_ok=True)
+        fresh = {path.name for path in made.iterdir() if not path.name.endswith(archive.ENDING)}
+        if INDEX not in fresh:
+            raise PackagerError(f"py-rattler made no index of {subdir.name}; report it")
+        # The plain index last: it is what `problems` compares.
+        for name in sorted(fresh, key=lambda name: name == INDEX):
+            os.replace(made / name, subdir / name)
+        # Other indexers' copies of it would go on saying what was true before.
+        for path in subdir.glob("*repodata*"):
+            if path.name not in fresh:
+                path.unlink()
+
+
+def signature_of(path: Path) -> Signature:
+    """What changes when a file is written to or replaced. Raises OSError."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _run(index_fs: Any, folder: Path) -> None:
+    async def work() -> None:
+        try:
+            # Not sharded: one folder of files more for each change, for channels of thousands.
+            await index_fs(folder, write_zst=True, write_shards=False, force=True)
+        finally:
+            await asyncio.sleep(_LINGER_SECONDS)
+
+    try:
+        asyncio.run(work())
+    except OSError:
+        raise
+    except Exception as error:  # rattler's own classes, without a common base
+        raise PackagerError(f"py-rattler cannot index the channel ({error})") from error
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        target.symlink_to(os.path.relpath(source, target.parent))
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}{_UNFINISHED}")
+    try:
+        try:
+            shutil.copyfile(source, unfinished)
+        except shutil.SameFileError as error:
+            raise FileAccessError(f"{source}: copied onto itself") from error
+        os.replace(unfinished, target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,100 @@
+"""Serving a channel to one's own network, read-only."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import IO, cast
+
+from lmsbuild.conda.channel import ALL_SUBDIRS, INDEX, Channel
+from lmsbuild.errors import LmsbuildError
+
+# What a request may name besides the packages that the index describes.
+_INDEXES = (INDEX, f"{INDEX}.zst")
+_TYPES = {".json": "application/json", ".zst": "application/zstd"}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves one channel: its indexes, and the packages that they describe.
+
+    Each answer is checked: what changed since it was indexed is not served.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], channel: Channel, say: Callable[[str], None]
+    ) -> None:
+        self.channel = channel
+        self.guard = threading.Lock()  # of the channel's remembered hashes
+        self.say = say
+        super().__init__(address, Handler)
+
+    def file_of(self, path: str) -> tuple[IO[bytes] | None, str]:
+        """What a request's path names, opened; or None, and why it is not served ("" when there is
+        no such file). No part of the path is ever looked up in the file system: it is compared."""
+        parts = path.split("?", 1)[0].split("/")
+        if len(parts) != 3 or parts[0] or parts[1] not in ALL_SUBDIRS:
+            return None, ""
+        subdir, name = parts[1:]
+        with self.guard:
+            try:
+                if name not in (*_INDEXES, *self.channel.described(subdir)):
+                    return None, ""
+                # Opened before it is checked: what is replaced afterwards is another file.
+                stream = (self.channel.folder / subdir / name).open("rb")
+                stale = [p for p in self.channel.problems((subdir,)) if name in (p.file, *_INDEXES)]
+            except FileNotFoundError:
+                return None, ""
+            except (LmsbuildError, OSError) as error:
+                return None, str(error)
+        if stale:
+            stream.close()
+            return None, f"{stale[0]}; the channel has to be indexed again"
+        return stream, ""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """GET and HEAD; the base class refuses every other method."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "lmsbuild"
+    sys_version = ""
+    timeout = 60  # seconds that a silent client may keep a thread
+
+    def do_GET(self) -> None:
+        stream = self._begin()
+        if stream is not None:
+            with stream:
+                while chunk := stream.read(1 << 20):
+                    self.wfile.write(chunk)
+
+    def do_HEAD(self) -> None:
+        stream = self._begin()
+        if stream is not None:
+            stream.close()
+
+    def _begin(self) -> IO[bytes] | None:
+        stream, reason = cast(Server, self.server).file_of(self.path)
+        if stream is None:
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.NOT_FOUND
+            if reason:
+                self.log_error("%s", reason)
+            self.send_error(status, explain=reason or None)
+            return None
+        file = os.fstat(stream.fileno())
+        self.send_response(HTTPStatus.OK)
+        ending = os.path.splitext(self.path.split("?", 1)[0])[1]
+        self.send_header("Content-Type", _TYPES.get(ending, "application/octet-stream"))
+        self.send_header("Content-Length", str(file.st_size))
+        self.send_header("Last-Modified", self.date_time_string(int(file.st_mtime)))
+        self.end_headers()
+        return stream
+
+    def log_message(self, format: str, *args: object) -> None:
+        line = f"{self.address_string()} {format % args}"
+        # A client's bytes do not get to the terminal as they are.
+        cast(Server, self.server).say("".join(c if c.isprintable() else "?" for c in line))
