@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel test cross matrix nightly mutants sanitizers in-tree lint format clean
+.PHONY: help wheel conda test cross matrix nightly mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,9 +20,14 @@ help: ## Show this list
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
 	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
 
+conda: $(VENV)/.installed-conda ## Build it as a conda package, into the channel dist/channel (TAG=...)
+	$(BIN)/lmsbuild conda $(TAG) --out $(OUT)
+	$(BIN)/lmsbuild channel add $(OUT)/channel $(OUT)/linux-*/*.conda
+
 test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of three tags' wheels
 	$(BIN)/python -m pytest -q $(ARGS)
 	$(BIN)/python ci/cross_tests.py aarch64
+	$(BIN)/python -m pytest -q tests/conda
 	$(BIN)/python ci/torch_tests.py
 
 cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qemu, longer than `make test` does
@@ -70,6 +75,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
+$(VENV)/.installed-conda: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[conda]'
+	@touch $@ $(VENV)/.installed
+
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-conda

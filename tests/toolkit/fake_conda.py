@@ -55,6 +55,7 @@ def lms_wheel(
         else:
             wheel.members[name] = data
     wheel.dist_info = LMS_INFO
+    wheel.modes["torch/nn/__init__.py"] = 0  # as zips from systems without modes say
     folder.mkdir(parents=True, exist_ok=True)
     tag = platform or f"manylinux_2_28_{architecture}"
     return wheel.write(folder / f"torch-{VERSION}+lms1-{cp}-{cp}-{tag}.whl")

@@ -1,0 +1,135 @@
+"""The README's lines for a conda user, run once, and what they made."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PathDistribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from rattler.package_streaming import extract
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "simcuda"))
+
+import companions  # noqa: E402
+from simcuda.build import build  # noqa: E402
+
+from lmsbuild.conda.channel import INDEX, Channel  # noqa: E402
+from lmsbuild.registry import load_registry  # noqa: E402
+
+MACHINE = {"__unix": "0", "__linux": "6.1", "__glibc": "2.39", "__cuda": "13.0"}
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who follows the README: a folder, what is on the PATH, and the printed lines."""
+
+    folder: Path
+    environment: dict[str, str]
+    lines: tuple[str, ...]
+
+    def run(self, line: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", line],
+            cwd=cwd,
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+        )
+
+    @property
+    def channel(self) -> Path:
+        return self.folder / "dist" / "channel"
+
+    @property
+    def prefix(self) -> Path:
+        return self.folder / "environments" / "lms"
+
+    def python(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.prefix / "bin" / "python", "-c", code],
+            env={**self.environment, **variables},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+        )
+
+
+def readme_lines() -> tuple[str, ...]:
+    """The indented block of README.md that begins with `make conda`."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    match = re.search(r"^    make conda\b.*(?:\n    .+)*", text, re.MULTILINE)
+    assert match, "README.md has no lines for a conda user"
+    return tuple(line.strip() for line in match[0].splitlines())
+
+
+@pytest.fixture(scope="session")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    """Before the first line."""
+    tag = load_registry().default
+    if not tag.has_wheel(companions.PYTHON):
+        pytest.skip(f"{tag.name} has no wheel for Python {companions.PYTHON}")
+    folder = tmp_path_factory.mktemp("user")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LMS_"))}
+    environment |= {
+        "OUT": str(folder / "dist"),
+        "PATH": os.pathsep.join(
+            [str(Path(__file__).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+        ),
+        "LMS_TEST_CHANNELS": (folder / "conda-forge").as_uri(),
+        "LMS_TEST_ENVIRONMENTS": str(folder / "environments"),
+        "LMS_TEST_MACHINE": json.dumps(MACHINE),
+    }
+    yield User(folder=folder, environment=environment, lines=readme_lines())
+    shutil.rmtree(folder)  # 4 GB, of which pytest would keep three
+
+
+@pytest.fixture(scope="session")
+def made(user: User) -> User:
+    """After the first line."""
+    result = user.run(user.lines[0], ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return user
+
+
+@pytest.fixture(scope="session")
+def installed(made: User) -> User:
+    """After the second line."""
+    (package,) = Channel(made.channel).packages()
+    index = json.loads((made.channel / package.subdir / INDEX).read_text())
+    work = made.folder / "companions"
+    extract(made.channel / package.subdir / package.file, work / "package")
+    site = work / "package" / companions.site_packages(companions.PYTHON)
+    (info,) = site.glob("torch-*.dist-info")
+    wheels = companions.pip_download(from_pypi(info), work / "wheels")
+    libraries = build(site / "torch", work / "libraries")
+    companions.make(
+        made.folder / "conda-forge",
+        work / "stage",
+        index["packages.conda"][package.file]["depends"],
+        wheels,
+        libraries,
+    )
+    result = made.run(made.lines[1], made.folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return made
+
+
+def from_pypi(info: Path) -> list[str]:
+    """What torch imports of other projects; the GPU's are stubs here."""
+    requirements = [Requirement(line) for line in PathDistribution(info).requires or []]
+    return [
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in requirements
+        if requirement.name not in ("triton", "cuda-bindings")
+        and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
+    ]
