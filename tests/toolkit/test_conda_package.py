@@ -32,12 +32,13 @@ from fake_torch import fake as fake
 from packaging.requirements import Requirement
 from rattler.package_streaming import extract
 
+from lmsbuild.basewheel import identify
 from lmsbuild.cli import main
 from lmsbuild.conda import package, recipe
 from lmsbuild.conda.extra import require
 from lmsbuild.conda.metadata import promised_glibc, python_specs
 from lmsbuild.conda.package import Packager, Result, choose, render
-from lmsbuild.conda.stage import console_scripts
+from lmsbuild.conda.stage import console_scripts, stage
 from lmsbuild.errors import (
     CondaError,
     DamagedWheelError,
@@ -129,6 +130,18 @@ def test_two_builds_are_the_same(fake: FakeTorch, tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert first == second
+
+
+def test_modes_do_not_depend_on_the_umask(fake: FakeTorch, tmp_path: Path) -> None:
+    wheel = identify(lms_wheel(fake, tmp_path / "wheels"))
+    (tmp_path / "stage").mkdir()
+    before = os.umask(0o077)
+    try:
+        stage(wheel, tmp_path / "stage")
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "stage").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o644, 0o755}
 
 
 def test_another_build_number_is_another_name(fake: FakeTorch, tmp_path: Path) -> None:
