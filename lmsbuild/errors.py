@@ -268,7 +268,7 @@ class PackagerError(LmsbuildError):
 
 
 class ChannelError(LmsbuildError):
-    """A folder is no conda channel, or a file in it no conda package."""
+    """A folder is no conda channel, a file in it no conda package, or it cannot be served."""
 
     exit_code = 57
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from lmsbuild import console
 from lmsbuild.conda.channel import Channel
-from lmsbuild.errors import StaleIndexError
+from lmsbuild.errors import ChannelError, StaleIndexError
 
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
@@ -83,7 +83,14 @@ def serve(folder: Path, host: str, port: int) -> None:
 
     channel = Channel(folder)
     channel.check()
-    with Server((host, port), channel, console.say) as server:
+    try:
+        made = Server((host, port), channel, console.say)
+    except OSError as error:
+        raise ChannelError(
+            f"nothing can listen on {host}, port {port} ({error.strerror}); "
+            "name another --port, or an address of this machine as --host"
+        ) from error
+    with made as server:
         console.say("serving; Ctrl-C ends it")
         # Of the socket, not of the request: the port may have been 0.
         console.out.print(f"http://{host}:{server.server_address[1]}")

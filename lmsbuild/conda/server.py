@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -32,6 +33,11 @@ class Server(http.server.ThreadingHTTPServer):
         self.guard = threading.Lock()  # of the channel's remembered hashes
         self.say = say
         super().__init__(address, Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing of clients that went away, which solvers do."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def file_of(self, path: str) -> tuple[IO[bytes] | None, str]:
         """What a request's path names, opened; or None, and why it is not served ("" when there is

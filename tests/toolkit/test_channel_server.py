@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fake_conda import solve, stub
 
+from lmsbuild.cli import main
 from lmsbuild.conda.archive import edit_index
 from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.server import Server
+from lmsbuild.errors import ChannelError
 
 
 def ignore(_: str) -> None:
@@ -156,3 +159,26 @@ def test_the_command_serves_this_machine_only(channel: Channel) -> None:
             connection.close()
         finally:
             process.terminate()
+
+
+def test_a_port_that_is_taken_is_one_line(server: Server, channel: Channel) -> None:
+    port = str(server.server_address[1])
+    result = CliRunner().invoke(main, ["channel", "serve", str(channel.folder), "--port", port])
+    assert result.exit_code == ChannelError.exit_code
+    assert f"port {port} (Address already in use); name another --port" in result.output
+
+
+def test_a_client_that_goes_away_is_no_error(
+    server: Server, channel: Channel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for error in (ConnectionResetError, BrokenPipeError, TimeoutError):
+        try:
+            raise error
+        except error:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr() == ("", "")
+    try:
+        raise KeyError("a bug")
+    except KeyError:
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert "a bug" in capfd.readouterr().err
