@@ -128,7 +128,10 @@ def library_specs(
         if known[soname]:
             packages.add(known[soname])
         from_cuda |= soname not in mapping["system"]
-    specs = [_spec(package, versions.get(package), mapping["pins"]) for package in packages]
+    follows = toolkit.get("follows", {})
+    found = {**dict.fromkeys(follows, Version(cuda)), **versions}
+    pins = {**mapping["pins"], **follows}
+    specs = [_spec(package, found.get(package), pins) for package in packages]
     if from_cuda:
         specs.append(f"cuda-version >={cuda},<{int(major) + 1}.0a0")
     return sorted(specs)

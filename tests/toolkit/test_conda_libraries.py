@@ -31,7 +31,8 @@ def test_every_package_with_versions_has_a_pin() -> None:
     mapping = load_mapping()
     for toolkit in mapping["cuda"].values():
         assert set(toolkit["distributions"].values()) <= mapping["pins"].keys()
-        assert set(toolkit["sonames"].values()) <= mapping["pins"].keys()
+        alone = {package for package in toolkit["sonames"].values() if " " not in package}
+        assert alone <= mapping["pins"].keys() | toolkit.get("follows", {}).keys()
         for versions in toolkit.get("toolkits", {}).values():
             assert versions.keys() == toolkit["extras"].keys()
 
@@ -61,6 +62,29 @@ def test_a_library_that_metadata_does_not_name_is_needed_all_the_same() -> None:
         ["libcudart.so.12", "libcublasLt.so.12", "libstdc++.so.6", "libc.so.6"], [], "12.4"
     )
     assert specs == ["cuda-cudart", "cuda-version >=12.4,<13.0a0", "libcublas", "libstdcxx"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "sonames", "specs"),
+    [
+        (
+            "10.2",
+            ["libcudart.so.10.2", "libcublas.so.10", "libcudnn.so.7"],
+            [
+                "cuda-version >=10.2,<11.0a0",
+                "cudatoolkit >=10.2,<10.3a0",
+                "cudnn >=7,<8.0a0",
+            ],
+        ),
+        (
+            "11.8",
+            ["libcudart.so.11.0", "libnccl.so.2"],
+            ["cuda-version >=11.8,<12.0a0", "cudatoolkit >=11.8,<12.0a0", "nccl"],
+        ),
+    ],
+)
+def test_before_12_cuda_is_one_package(cuda: str, sonames: list[str], specs: list[str]) -> None:
+    assert library_specs(sonames, [], cuda) == specs
 
 
 def test_a_wheel_that_carries_cuda_itself_needs_no_cuda_package() -> None:
