@@ -203,10 +203,12 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
 
 
 def _with_conda_build(folder: Path, metadata: Metadata, out: Path) -> Path:
-    # The file: newer conda-builds would take the folder's recipe.yaml.
+    # The file: the folder has rattler-build's recipe, too.
     command = ["conda-build", str(folder / recipe.CONDA_BUILD), "--output-folder", str(out)]
     command += ["--croot", str(out / "work"), "--package-format", "2", "--no-test"]
     command += ["--no-anaconda-upload", "--override-channels", "--no-include-recipe"]
+    # By default 19, which takes many minutes; what it makes is compressed again below.
+    command += ["--zstd-compression-level", "1"]
     # Its sets of files are written in the order of their hashes.
     environment = {**os.environ, "CONDA_SUBDIR": metadata.subdir, "PYTHONHASHSEED": "0"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
