@@ -48,6 +48,10 @@ def lms_wheel(
     wheel.members[metadata] = wheel.members[metadata].replace(
         f"Version: {VERSION}\n".encode(), f"Version: {VERSION}+lms1\n".encode(), 1
     )
+    wheel.members[metadata] = wheel.members[metadata].replace(
+        b"Requires-Dist: filelock\n",
+        b"Requires-Dist: filelock\nRequires-Dist: sympy==1.13.1\nRequires-Dist: triton~=3.9.0\n",
+    )
     wheel.members["torch/cuda/lms.py"] = b"def set_enabled_lms(enable): ...\n"
     for name, data in (changes or {}).items():
         if data is None:
