@@ -226,7 +226,11 @@ def _torch_wheel(build: Path, cudart: Path) -> Wheel:
         "#include <string>\nnamespace c10 { struct Error { Error(std::string); };\n"
         "Error::Error(std::string) {} int touch() { return 1; } }\n"
     )
-    rpath = "-Wl,-rpath,$ORIGIN/../../nvidia/cu13/lib:$ORIGIN/../../outside/lib:$ORIGIN"
+    # An RPATH and no RUNPATH, as in the official wheels.
+    rpath = (
+        "-Wl,--disable-new-dtags,"
+        "-rpath,$ORIGIN/../../nvidia/cu13/lib:$ORIGIN/../../outside/lib:$ORIGIN"
+    )
     libraries = {
         "libc10.so": shared_library(build / "libc10.so", error),
         "libc10_cuda.so": shared_library(
