@@ -74,7 +74,7 @@ def recipe(tag: Tag, base: BaseWheel) -> library.Recipe:
         compiler=find_compiler(X86),
         headers=fetch_headers(tag, target, default_cache(), lambda *_: None),
         patches=resources.patches_dir(),
-        policy=load_policy(tag.manylinux),
+        policy=load_policy(tag.manylinux, X86),
     )
 
 
