@@ -17,8 +17,7 @@ from typing import IO, Any, cast
 
 from packaging.version import Version
 
-import lmsbuild
-from lmsbuild import compile, condabase, library, lock, ownbuild, provenance, record
+from lmsbuild import condabase, library, lock, ownbuild, provenance, record
 from lmsbuild.basewheel import LIBRARY_MEMBER
 from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
@@ -33,11 +32,11 @@ from lmsbuild.graft import (
     Result,
     check_request,
     counter,
-    fetch_headers,
     is_binary,
     newest_packages,
+    origin_of,
+    recipe_for,
 )
-from lmsbuild.linkstub import load_policy
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
 from lmsbuild.toolchain import find_compiler
@@ -77,36 +76,20 @@ def build_package(request: Request, report: Report) -> Result:
         tag = ownbuild.adapted(
             tag, base.path.name, base.read, newest_packages(target, request.cache)
         )
-        headers = fetch_headers(tag, target, request.cache, report)
-        recipe = library.Recipe(
-            tag=tag,
-            compiler=compiler,
-            headers=headers,
-            patches=request.patches,
-            policy=load_policy(tag.manylinux, request.architecture),
-        )
+        recipe = recipe_for(tag, compiler, target, request, report)
         digests = [sha256_of(path) for path in (request.base, *request.companions)]
         identity = hashlib.sha256(" ".join(digests).encode()).hexdigest()
         binary = library.kept_or_built(
             recipe, lambda _: base.torch, identity, request.cache, report
         )
-        origin = Provenance(
-            tag=tag.name,
-            base=base.path.name,
-            base_sha256=digests[0],
-            base_index_sha256=None,
-            base_binaries=_binaries(base),
-            runtime_sha256=patched.runtime_sha256,
-            hooks_sha256=patched.hooks_sha256,
-            hooks=patched.hooks,
-            skipped=patched.skipped,
-            compiler=compiler.version,
-            flags=tuple(compile.flags(tag)),
-            header_packages={name: found.sha256 for name, found in headers.items()},
-            manylinux=tag.manylinux,
-            pythons=(base.python,),
-            lmsbuild=lmsbuild.__version__,
-            commit=provenance.toolkit_commit(),
+        origin = origin_of(
+            recipe,
+            patched,
+            base=base.path,
+            sha256=digests[0],
+            index_sha256=None,
+            binaries=_binaries(base),
+            python=base.python,
         )
         changes = {f"{base.site}/{path}": data for path, data in patched.files.items()}
         changes[f"{base.site}/{LIBRARY_MEMBER}"] = binary

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -45,7 +45,7 @@ from lmsbuild.linkstub import load_policy
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Tag
-from lmsbuild.toolchain import find_compiler
+from lmsbuild.toolchain import Compiler, find_compiler
 
 # report(stage, done, total): bytes, but for the stage "compile", which counts files. The total
 # is None while unknown.
@@ -123,36 +123,64 @@ def build_wheel(request: Request, report: Report) -> Result:
                     tag, base.path.name, _reader(wheel), newest_packages(target, request.cache)
                 )
         tag = ownbuild.within(tag, base.platform_tag, request.architecture)
-        headers = fetch_headers(tag, target, request.cache, report)
-        recipe = library.Recipe(
-            tag=tag,
-            compiler=compiler,
-            headers=headers,
-            patches=request.patches,
-            policy=load_policy(tag.manylinux, request.architecture),
-        )
+        recipe = recipe_for(tag, compiler, target, request, report)
         identity = library.release_identity(tag, request.architecture, rows) if official else digest
         binary = library.library_for(recipe, base, identity, request.cache, report)
-        origin = Provenance(
-            tag=tag.name,
-            base=base.path.name,
-            base_sha256=digest,
-            base_index_sha256=index_digest,
-            base_binaries={row.path: row.hash for row in rows if is_binary(row.path)},
-            runtime_sha256=patched.runtime_sha256,
-            hooks_sha256=patched.hooks_sha256,
-            hooks=patched.hooks,
-            skipped=patched.skipped,
-            compiler=compiler.version,
-            flags=tuple(compile.flags(tag)),
-            header_packages={name: found.sha256 for name, found in headers.items()},
-            manylinux=tag.manylinux,
-            pythons=(base.python,),
-            lmsbuild=lmsbuild.__version__,
-            commit=provenance.toolkit_commit(),
+        origin = origin_of(
+            recipe,
+            patched,
+            base=base.path,
+            sha256=digest,
+            index_sha256=index_digest,
+            binaries={row.path: row.hash for row in rows if is_binary(row.path)},
+            python=base.python,
         )
         path = write_wheel(base, patched, binary, origin, request.out, report)
     return Result(path=path, provenance=origin)
+
+
+def recipe_for(
+    tag: Tag, compiler: Compiler, target: Target, request: Request, report: Report
+) -> library.Recipe:
+    """What the library of a release is made of. Raises as fetch_headers."""
+    return library.Recipe(
+        tag=tag,
+        compiler=compiler,
+        headers=fetch_headers(tag, target, request.cache, report),
+        patches=request.patches,
+        policy=load_policy(tag.manylinux, request.architecture),
+    )
+
+
+def origin_of(
+    recipe: library.Recipe,
+    patched: PythonPatch,
+    *,
+    base: Path,
+    sha256: str,
+    index_sha256: str | None,
+    binaries: Mapping[str, str],
+    python: str,
+) -> Provenance:
+    """Where a build of this recipe on this base comes from."""
+    return Provenance(
+        tag=recipe.tag.name,
+        base=base.name,
+        base_sha256=sha256,
+        base_index_sha256=index_sha256,
+        base_binaries=binaries,
+        runtime_sha256=patched.runtime_sha256,
+        hooks_sha256=patched.hooks_sha256,
+        hooks=patched.hooks,
+        skipped=patched.skipped,
+        compiler=recipe.compiler.version,
+        flags=tuple(compile.flags(recipe.tag)),
+        header_packages={name: found.sha256 for name, found in recipe.headers.items()},
+        manylinux=recipe.tag.manylinux,
+        pythons=(python,),
+        lmsbuild=lmsbuild.__version__,
+        commit=provenance.toolkit_commit(),
+    )
 
 
 def fetch_headers(

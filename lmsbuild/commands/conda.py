@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from pathlib import Path
 
@@ -13,25 +12,15 @@ from lmsbuild.cache import default_cache, scratch
 from lmsbuild.conda import package
 from lmsbuild.conda.package import Packager
 from lmsbuild.display import StageDisplay
+from lmsbuild.options import architecture_option, python_option
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir, recipes_dir
 
 
 @click.command("conda")
 @click.argument("tag", required=False)
-@click.option(
-    "--arch",
-    "architecture",
-    default=platform.machine,
-    show_default="this machine's",
-    help="Architecture of the package.",
-)
-@click.option(
-    "--python",
-    "python",
-    metavar="X.Y",
-    help="CPython version of the package. [default: the base's, or the running one]",
-)
+@architecture_option("package")
+@python_option("package")
 @click.option(
     "--base",
     type=click.Path(path_type=Path),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lmsbuild.cache import default_cache
 from lmsbuild.condagraft import build_package
 from lmsbuild.display import StageDisplay
 from lmsbuild.graft import Request, build_wheel
+from lmsbuild.options import architecture_option, python_option
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
@@ -23,19 +23,8 @@ from lmsbuild.sourceoptions import build_from_source, refuse_source_options, sou
 
 @click.command("wheel")
 @click.argument("tag", required=False)
-@click.option(
-    "--arch",
-    "architecture",
-    default=platform.machine,
-    show_default="this machine's",
-    help="Architecture of the wheel.",
-)
-@click.option(
-    "--python",
-    "python",
-    metavar="X.Y",
-    help="CPython version of the wheel. [default: the base's, or the running one]",
-)
+@architecture_option("wheel")
+@python_option("wheel")
 @click.option(
     "--base",
     "bases",

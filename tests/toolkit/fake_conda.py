@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import rattler
 import rattler_build
 from fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
@@ -22,6 +23,16 @@ E_MACHINE = {"x86_64": 62, "aarch64": 183, "ppc64le": 21}
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 
 Answer = TypeVar("Answer")
+
+
+def unheard(_: str) -> None:
+    """For what says what it does."""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A conda package, for a channel."""
+    return stub(tmp_path / "made", "thing", "1.0", subdir="linux-64")
 
 
 def ignore(_stage: str, _done: int, _total: int | None) -> None:

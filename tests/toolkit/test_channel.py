@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fake_conda import index_of, stub
+from fake_conda import index_of, stub, unheard
+from fake_conda import package as package
 
 from lmsbuild import lock
 from lmsbuild.cli import main
@@ -26,19 +27,10 @@ from lmsbuild.errors import (
 )
 
 
-def ignore(_: str) -> None:
-    pass
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    return stub(tmp_path / "made", "thing", "1.0", subdir="linux-64")
-
-
 @pytest.fixture
 def channel(tmp_path: Path, package: Path) -> Channel:
     made = Channel(tmp_path / "channel")
-    made.add([package], ignore)
+    made.add([package], unheard)
     return made
 
 
@@ -74,7 +66,7 @@ def test_every_platform_has_an_index(channel: Channel, tmp_path: Path) -> None:
 
 def test_a_package_goes_to_its_own_platform(channel: Channel, tmp_path: Path) -> None:
     made = [stub(tmp_path / "more", "thing", subdir=subdir) for subdir in ALL_SUBDIRS[1:]]
-    assert [path.parent.name for path in channel.add(made, ignore)] == list(ALL_SUBDIRS[1:])
+    assert [path.parent.name for path in channel.add(made, unheard)] == list(ALL_SUBDIRS[1:])
     assert {found.subdir for found in channel.packages()} == set(ALL_SUBDIRS)
 
 
@@ -83,7 +75,7 @@ def test_adding_the_same_again_changes_nothing(channel: Channel, package: Path) 
     assert channel.add([package], said.append) == []
     assert said == [f"{package.name}: already there"]
     # Also when the file is the channel's own.
-    assert channel.add([channel.folder / "linux-64" / package.name], ignore) == []
+    assert channel.add([channel.folder / "linux-64" / package.name], unheard) == []
 
 
 def test_other_content_under_an_old_name_is_refused(
@@ -92,7 +84,7 @@ def test_other_content_under_an_old_name_is_refused(
     before = (channel.folder / "linux-64" / package.name).read_bytes()
     other = stub(tmp_path / "made", "other", subdir="linux-64")
     with pytest.raises(ChangedPackageError, match=f"another {package.name}.*--build-number"):
-        channel.add([other, changed(package, tmp_path / "changed")], ignore)
+        channel.add([other, changed(package, tmp_path / "changed")], unheard)
     assert (channel.folder / "linux-64" / package.name).read_bytes() == before
     assert [found.name for found in channel.packages()] == ["thing"]
     channel.check()
@@ -167,7 +159,7 @@ def test_only_one_lmsbuild_works_there(channel: Channel, package: Path) -> None:
         lock.exclusive(channel.folder / ".lmsbuild.lock", channel.folder),
         pytest.raises(BusyError),
     ):
-        channel.add([package], ignore)
+        channel.add([package], unheard)
 
 
 @pytest.mark.parametrize(
@@ -184,26 +176,26 @@ def test_what_is_no_package_is_refused(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ChannelError, match=words):
-        Channel(tmp_path / "channel").add([tmp_path / name], ignore)
+        Channel(tmp_path / "channel").add([tmp_path / name], unheard)
     assert not (tmp_path / "channel").exists()
 
 
 def test_a_cut_off_package_is_refused(package: Path, tmp_path: Path) -> None:
     package.write_bytes(package.read_bytes()[:-40])
     with pytest.raises(ChannelError, match="not a readable"):
-        Channel(tmp_path / "channel").add([package], ignore)
+        Channel(tmp_path / "channel").add([package], unheard)
 
 
 def test_a_package_under_another_name_is_refused(package: Path, tmp_path: Path) -> None:
     renamed = package.rename(package.with_name("thing-2.0-0.conda"))
     with pytest.raises(ChannelError, match=r"says inside that it is thing-1\.0-0\.conda"):
-        Channel(tmp_path / "channel").add([renamed], ignore)
+        Channel(tmp_path / "channel").add([renamed], unheard)
 
 
 def test_a_package_of_another_system_is_refused(tmp_path: Path) -> None:
     made = stub(tmp_path / "made", "thing", subdir="osx-arm64")
     with pytest.raises(ChannelError, match="is for osx-arm64"):
-        Channel(tmp_path / "channel").add([made], ignore)
+        Channel(tmp_path / "channel").add([made], unheard)
 
 
 def test_a_package_in_the_wrong_folder_is_not_indexed(channel: Channel, package: Path) -> None:

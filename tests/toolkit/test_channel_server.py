@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_conda import solve, stub
+from fake_conda import package as package
+from fake_conda import solve, stub, unheard
 
 from lmsbuild.cli import main
 from lmsbuild.conda.archive import edit_index
@@ -22,25 +23,16 @@ from lmsbuild.conda.server import Server
 from lmsbuild.errors import ChannelError
 
 
-def ignore(_: str) -> None:
-    pass
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    return stub(tmp_path / "made", "thing", "1.0", subdir="linux-64")
-
-
 @pytest.fixture
 def channel(tmp_path: Path, package: Path) -> Channel:
     made = Channel(tmp_path / "channel")
-    made.add([package, stub(tmp_path / "made", "pure")], ignore)
+    made.add([package, stub(tmp_path / "made", "pure")], unheard)
     return made
 
 
 @pytest.fixture
 def server(channel: Channel) -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), channel, ignore) as made:
+    with Server(("127.0.0.1", 0), channel, unheard) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield made

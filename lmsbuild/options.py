@@ -1,0 +1,32 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def architecture_option(made: str) -> Decorator:
+    """--arch of what is made ("wheel"): this machine's, unless it says another."""
+    return click.option(
+        "--arch",
+        "architecture",
+        default=platform.machine,
+        show_default="this machine's",
+        help=f"Architecture of the {made}.",
+    )
+
+
+def python_option(made: str) -> Decorator:
+    """--python of what is made; None unless it is given."""
+    return click.option(
+        "--python",
+        "python",
+        metavar="X.Y",
+        help=f"CPython version of the {made}. [default: the base's, or the running one]",
+    )
