@@ -23,6 +23,7 @@ def entry_text(tag: Tag) -> str:
         "name": tag.name,
         "git_commit": tag.git_commit,
         "hooks": tag.hooks,
+        "variant": tag.variant,
         "pythons": list(tag.pythons),
         "architectures": list(tag.architectures),
         "strategies": list(tag.strategies),

@@ -117,6 +117,11 @@ def port(registry: Registry, request: Request, report: Report) -> Ported:
     tag = tag_of_wheel(
         base, registry, lambda wanted: fetch_newest(wanted, target, request.cache).path
     )
+    if request.old.variant is not None:
+        # No wheel says so: what LMS is built into, and how, is the old tag's generation's.
+        tag = dataclasses.replace(
+            tag, variant=request.old.variant, strategies=request.old.strategies
+        )
     if request.given_source is not None:
         tag = _proven(tag, "hooks_source")
     with git.session(), _work(request):

@@ -117,6 +117,19 @@ def test_the_registrys_entry_is_read_from_the_wheel(releases: Releases, tmp_path
     assert load_registry(releases.patches).get(NEW) == tag
 
 
+def test_a_variant_and_its_strategies_go_with_the_hooks(releases: Releases, tmp_path: Path) -> None:
+    registry = releases.patches / "tags.toml"
+    text = registry.read_text().replace('["graft"]', '["source"]')
+    hooks = f'hooks = "v{OLD}"'
+    registry.write_text(text.replace(hooks, f'{hooks}\nvariant = "runtime-v9"'))
+    variant = releases.patches / "runtime-v9" / "torch"
+    variant.mkdir(parents=True)
+    (variant / "of_its_own.txt").write_text("x\n")
+    ported(releases, tmp_path)
+    new = load_registry(releases.patches).get(NEW)
+    assert (new.variant, new.strategies) == ("runtime-v9", ("source",))
+
+
 def test_an_older_release_is_entered_before(releases: Releases, tmp_path: Path) -> None:
     text = (releases.patches / "tags.toml").read_text()
     head, entry = text.split("[[tag]]")
