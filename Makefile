@@ -25,8 +25,14 @@ conda: $(VENV)/.installed-conda ## Build it as a conda package, into the channel
 	$(BIN)/lmsbuild channel add $(OUT)/channel $(OUT)/linux-*/*.conda
 
 test: $(VENV)/.installed-dev ## Run every test: the toolkit's, and those of three tags' wheels
-	$(BIN)/python -m pytest -q $(ARGS)
-	$(BIN)/python ci/cross_tests.py aarch64
+	@mkdir -p build
+	@# Side by side: the one waits for downloads and qemu, the other for git and pip.
+	@echo "$(BIN)/python ci/cross_tests.py aarch64 ppc64le"; \
+	$(BIN)/python ci/cross_tests.py aarch64 ppc64le >build/cross.log 2>&1 & \
+	cross=$$!; code=0; trap "kill $$cross" INT TERM; \
+	echo "$(BIN)/python -m pytest -q $(ARGS)"; \
+	$(BIN)/python -m pytest -q $(ARGS) || code=$$?; \
+	wait $$cross || code=$$?; cat build/cross.log; exit $$code
 	$(BIN)/python -m pytest -q tests/conda
 	$(BIN)/python ci/torch_tests.py
 
