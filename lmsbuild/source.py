@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +19,9 @@ from lmsbuild.errors import SourceError, ToolMissingError, UnsafeMemberError, Wr
 from lmsbuild.registry import Tag
 
 VERSION_FILE = "version.txt"
+# Where the version was before 1.4.
+SETUP_FILE = "setup.py"
+_SETUP_VERSION = re.compile(r"^version = '([^']+)'$", re.MULTILINE)
 # git's short form for SSH, host:path or user@host:path.
 _SCP_LIKE = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:[^\\]")
 IMPORTER = git.Identity(
@@ -135,7 +139,7 @@ def unpack(tarball: Path, into: Path) -> None:
         if error.errno is None:
             raise _damaged(tarball, error) from error
         raise
-    if not (into / VERSION_FILE).is_file():
+    if _version(lambda name: _text(into / name)) is None:
         raise SourceError(f"{tarball} holds no {VERSION_FILE}: it is not PyTorch's sources")
 
 
@@ -158,6 +162,23 @@ def _inner(member: tarfile.TarInfo, tarball: Path) -> tarfile.TarInfo | None:
     return member.replace(**changes, deep=False)  # type: ignore[arg-type]
 
 
+def version_at_head(repo: Repo) -> str | None:
+    """The version that the files which are checked out call themselves, if they are PyTorch's."""
+    return _version(lambda name: git.file_at_head(repo, name))
+
+
+def _version(text_of: Callable[[str], str | None]) -> str | None:
+    text = text_of(VERSION_FILE)
+    if text is not None:
+        return text.strip()
+    found = _SETUP_VERSION.search(text_of(SETUP_FILE) or "")
+    return found[1] if found else None
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text("utf-8", "replace") if path.is_file() else None
+
+
 def check_version(repo: Repo, tag: Tag, where: Path) -> None:
     """Makes sure that what is checked out is ``tag``; messages call the place ``where``.
 
@@ -169,11 +190,11 @@ def check_version(repo: Repo, tag: Tag, where: Path) -> None:
     other = [name for name in git.tags_at_head(repo) if _is_release(name) and name != tag.name]
     if other:
         raise WrongSourceError(_wrong(where, other[0], tag))
-    text = git.file_at_head(repo, VERSION_FILE)
-    if text is None:
+    version = version_at_head(repo)
+    if version is None:
         raise WrongSourceError(f"{where} is not PyTorch: it has no {VERSION_FILE}")
-    if not _matches(text.strip(), tag):
-        raise WrongSourceError(_wrong(where, text.strip(), tag))
+    if not _matches(version, tag):
+        raise WrongSourceError(_wrong(where, version, tag))
 
 
 def _wrong(where: Path, found: str, tag: Tag) -> str:

@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from fake_upstream import MEMORY, NAME, Upstream, commit, git, make_tag, snapshot, tree
+from fake_upstream import MEMORY, NAME, VERSION, Upstream, commit, git, make_tag, snapshot, tree
 from fake_upstream import upstream as upstream
 
 from lmsbuild import git as lmsgit
@@ -494,6 +494,25 @@ def test_a_branch_whose_version_file_stays_at_its_first_release(upstream: Upstre
     (upstream.checkout / "version.txt").write_text("9.8.0a0\n")
     commit(upstream.checkout, "as upstream's release branches have it")
     assert len(applied(upstream, upstream.checkout).commits) == 4
+
+
+def version_in_setup(upstream: Upstream, version: str) -> None:
+    """As releases before 1.4 have it."""
+    git(upstream.checkout, "rm", "--quiet", "version.txt")
+    (upstream.checkout / "setup.py").write_text(f"name = 'torch'\nversion = '{version}'\n")
+    commit(upstream.checkout, "before 1.4")
+
+
+def test_the_version_is_in_setup(upstream: Upstream, tmp_path: Path) -> None:
+    version_in_setup(upstream, f"{VERSION}a0")
+    new = applied(upstream, tarball(upstream, tmp_path / "s.tar.gz"), into=tmp_path / "new")
+    assert len(new.commits) == 4
+    assert len(applied(upstream, upstream.checkout).commits) == 4
+
+
+def test_another_version_in_setup(upstream: Upstream) -> None:
+    version_in_setup(upstream, "9.9.0a0")
+    refused(upstream, WrongSourceError, rf"is PyTorch 9\.9\.0a0, not {NAME}")
 
 
 def test_not_pytorch(upstream: Upstream) -> None:
