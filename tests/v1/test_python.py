@@ -135,6 +135,8 @@ def native(device):
     return stats
 calls = []
 torch._C._cuda_memoryStats = native
+for name in ("memoryAllocated", "maxMemoryAllocated", "memoryCached", "maxMemoryCached"):
+    setattr(torch._C, "_cuda_" + name, lambda device: 7)
 torch._C._cuda_resetPeakMemoryStats = lambda device: calls.append("peak")
 torch._C._cuda_resetAccumulatedMemoryStats = lambda device: calls.append("accumulated")
 torch.cuda.current_device = lambda: 0
@@ -144,12 +146,11 @@ torch.cuda.current_device = lambda: 0
 def test_memory_stats_has_the_keys(python: str, site: Path) -> None:
     code = f"""{_DEVICE}
 stats = torch.cuda.memory_stats()
-torch.cuda.reset_peak_memory_stats()
-torch.cuda.reset_accumulated_memory_stats()
-result = [list(stats), stats["active.all.peak"], stats["reclaimed"], calls]
-result.append("Large Model" in torch.cuda.memory_summary())
+pytorch = [stats[name + ".all." + what]
+           for name in ("allocated_bytes", "reserved_bytes") for what in ("current", "peak")]
+result = [list(stats), pytorch, stats["reclaimed"]]
 """
-    keys, active, reclaimed, calls, mentioned = evaluate(python, site, code)  # type: ignore[misc]
+    keys, pytorch, reclaimed = evaluate(python, site, code)  # type: ignore[misc]
     assert keys == sorted(keys)
     expected = {"reclaimed", "reclaimed_bytes"}
     for pool in ("all", "small_pool", "large_pool"):
@@ -158,7 +159,22 @@ result.append("Large Model" in torch.cuda.memory_summary())
     sources = ("freelist", "cudamalloc", "reclaim_one", "reclaim_fragments", "reclaim_all")
     expected |= {f"alloc_distribution.{source}" for source in (*sources, "cudamalloc_retry")}
     assert expected <= set(keys)
-    assert (active, reclaimed) == (7, 0)
+    assert (pytorch, reclaimed) == ([7] * 4, 0)
+
+
+@pytest.fixture
+def summarizes(patched: Outcome) -> None:
+    if not (patched.directory / "torch" / "cuda" / "memory.py").exists():
+        pytest.skip("this release has neither memory_summary() nor resets of memory_stats()")
+
+
+def test_resets_and_a_summary_without_lms(summarizes: None, python: str, site: Path) -> None:
+    code = f"""{_DEVICE}
+torch.cuda.reset_peak_memory_stats()
+torch.cuda.reset_accumulated_memory_stats()
+result = [calls, "Large Model" in torch.cuda.memory_summary()]
+"""
+    calls, mentioned = evaluate(python, site, code)  # type: ignore[misc]
     assert calls == ["peak", "accumulated"]
     assert not mentioned, "memory_summary() speaks of LMS although it was never on"
 
@@ -289,9 +305,10 @@ result.append(list(log))
     ]
 
 
-def test_summary(python: str, site: Path) -> None:
-    code = f"""{_DEVICE}{_LIBRARY}
-names = [b"pinned_bytes.all.current", b"lms.page_in_bytes", b"lms.page_in_count"]
+# A runtime's statistics, all 0.
+_STATISTICS = """
+names = [b"lms.page_in_bytes"]
+names += [b"lms.page_in_count", b"lms.out_of_memory_retries"]
 for name in ("pinned_bytes.all", "lms.resident_bytes", "lms.paged_out_bytes", "lms.held_bytes",
              "lms.host_bytes"):
     names += [(name + "." + what).encode() for what in ("current", "peak", "allocated", "freed")]
@@ -300,6 +317,11 @@ names += [b"alloc_distribution." + source.encode() for source in torch.cuda.lms.
 returns["stat_count"] = len(names)
 torch.cuda.set_enabled_lms(True)
 torch.cuda.lms._library.lms_stat_name = lambda index: names[index]
+"""
+
+
+def test_summary(summarizes: None, python: str, site: Path) -> None:
+    code = f"""{_DEVICE}{_LIBRARY}{_STATISTICS}
 result = torch.cuda.memory_summary()
 """
     text = evaluate(python, site, code)
@@ -308,3 +330,13 @@ result = torch.cuda.memory_summary()
     assert all(len(line) == len(rows[0]) for line in rows[5:]), text
     for title in ("Large Model Support", "Paged-out memory", "reclaim_fragments"):
         assert title in text
+
+
+def test_explain(python: str, site: Path) -> None:
+    code = f"""{_DEVICE}{_LIBRARY}{_STATISTICS}
+result = torch.cuda.lms.explain()
+"""
+    text = evaluate(python, site, code)
+    assert isinstance(text, str)
+    assert text.startswith("LMS has paged nothing out.")
+    assert "7 bytes of 7 bytes in use are not managed" in text

@@ -748,7 +748,8 @@ def explain(device=None):
                     _words(most), _words(limit), how
                 )
             )
-    if torch.cuda.is_current_stream_capturing():
+    # Old releases have no CUDA graphs.
+    if getattr(torch.cuda, "is_current_stream_capturing", bool)():
         found.append("A CUDA graph is being captured: nothing moves meanwhile.")
     if used > 0 and (used - resident) * 2 > used:
         found.append(
