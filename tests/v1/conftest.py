@@ -49,13 +49,16 @@ def python() -> str:
 
 @pytest.fixture(scope="session")
 def tag(given_source: str) -> Tag:
-    """The release that the source is, by its version.txt."""
+    """The release that the source is: by git's tag, or by the version that its files name."""
     chosen = source.classify(given_source)
     candidates = [tag for tag in load_registry() if tag.variant is not None]
     if chosen.kind is source.Kind.CHECKOUT:
         with git.session(), git.opened(chosen.path) as repo:
-            version = git.file_at_head(repo, source.VERSION_FILE) or ""
-        candidates = [tag for tag in candidates if version.startswith(tag.version)]
+            version = source.version_at_head(repo) or ""
+            names = git.tags_at_head(repo)
+        candidates = [
+            tag for tag in candidates if tag.name in names or version.startswith(tag.version)
+        ]
     assert candidates, f"{given_source} is no release that has a variant of the runtime"
     return candidates[-1]
 

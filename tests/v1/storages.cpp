@@ -244,6 +244,7 @@ API bool synchronize() {
   return done([] { C10_CUDA_CHECK(cudaDeviceSynchronize()); });
 }
 
+#if __has_include(<c10/util/TypeIndex.h>) // PyTorch 1.4
 API int64_t reserved_bytes() {
   return cca::getDeviceStats(0).reserved_bytes[0].current;
 }
@@ -251,3 +252,12 @@ API int64_t reserved_bytes() {
 API int64_t allocated_bytes() {
   return cca::getDeviceStats(0).allocated_bytes[0].current;
 }
+#else
+API int64_t reserved_bytes() {
+  return static_cast<int64_t>(cca::currentMemoryCached(0));
+}
+
+API int64_t allocated_bytes() {
+  return static_cast<int64_t>(cca::currentMemoryAllocated(0));
+}
+#endif

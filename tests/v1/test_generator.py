@@ -79,7 +79,8 @@ def test_no_interface_changes(generated: Path, plain: Path) -> None:
 def test_the_sources_are_the_wheels(plain: Path, include: Path) -> None:
     """Whatever gave the sources: the generator makes the official wheel's headers of them."""
     for header in plain.rglob("*.h"):
-        name = header.relative_to(plain)
+        # 1.3 makes these beside the ones that are checked in.
+        name = header.relative_to(plain).as_posix().replace("core_tmp/", "core/")
         assert filecmp.cmp(header, include / "ATen" / name, shallow=False), name
 
 

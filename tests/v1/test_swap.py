@@ -372,6 +372,17 @@ def test_everything_moves_at_each_allocation(lms: Lms) -> None:
         assert tensor.same(seed)
 
 
+def test_where_memory_comes_from(lms: Lms) -> None:
+    def sources() -> list[int]:
+        stats = lms.stats()
+        return [stats[f"alloc_distribution.{name}"] for name in ("cudamalloc", "freelist")]
+
+    before = sources()
+    assert Tensor(lms, 32 * MIB).resident
+    assert Tensor(lms, 32 * MIB).resident  # where the first was
+    assert [now - then for now, then in zip(sources(), before, strict=True)] == [1, 1]
+
+
 def test_the_names_of_the_statistics(lms: Lms) -> None:
     names = set(lms.stats())
     for pool in ("all", "small_pool", "large_pool"):

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/cuda/lms/inside.h>
 
 #include <cstdint>
 #include <cstring>
@@ -34,7 +35,14 @@ using MempoolId = std::pair<uint64_t, uint64_t>;
 // The native allocator, which has no class of its own that others can see.
 namespace cca {
 
+#if __has_include(<c10/util/TypeIndex.h>) // PyTorch 1.4
 namespace native = c10::cuda::CUDACachingAllocator;
+#else
+namespace native {
+using namespace c10::cuda::CUDACachingAllocator;
+using namespace inside;
+} // namespace native
+#endif
 
 struct DeviceStats : native::DeviceStats {
   int64_t num_device_alloc = 0;

@@ -1,0 +1,74 @@
+// Included at the end of PyTorch 1.3's CUDACachingAllocator.cpp, which is C++11.
+
+#ifndef C10_CUDA_NO_LMS
+
+#include <torch/csrc/cuda/lms/inside.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace torch {
+namespace cuda {
+namespace lms {
+namespace inside {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+
+DeviceStats getDeviceStats(int device) {
+  const std::lock_guard<std::recursive_mutex> lock(native::caching_allocator.mutex);
+  const native::DeviceStats& known = native::caching_allocator.get_stats_for_device(device);
+  DeviceStats stats;
+  stats.segment[0].allocated = static_cast<int64_t>(known.device_allocs);
+  stats.allocated_bytes[0].current = static_cast<int64_t>(known.amount_allocated);
+  stats.reserved_bytes[0].current = static_cast<int64_t>(known.amount_cached);
+  return stats;
+}
+
+std::vector<SegmentInfo> snapshot() {
+  const std::lock_guard<std::recursive_mutex> lock(native::caching_allocator.mutex);
+  // The first block of each segment, by address. A segment of which every block
+  // waits for a stream is left out: it has nothing to give.
+  std::map<void*, const native::Block*> firsts;
+  const auto add = [&](const native::Block* block) {
+    while (block->prev) {
+      block = block->prev;
+    }
+    firsts.emplace(block->ptr, block);
+  };
+  for (const native::Block* block : native::caching_allocator.small_blocks) {
+    add(block);
+  }
+  for (const native::Block* block : native::caching_allocator.large_blocks) {
+    add(block);
+  }
+  for (const auto& entry : native::caching_allocator.allocated_blocks) {
+    add(entry.second);
+  }
+  std::vector<SegmentInfo> segments;
+  for (const auto& entry : firsts) {
+    const native::Block* block = entry.second;
+    SegmentInfo segment;
+    segment.device = block->device;
+    segment.address = reinterpret_cast<int64_t>(block->ptr);
+    segment.stream = block->stream;
+    for (; block; block = block->next) {
+      BlockInfo info;
+      info.size = static_cast<int64_t>(block->size);
+      info.allocated = block->allocated;
+      info.active = block->allocated || block->event_count > 0;
+      segment.total_size += info.size;
+      segment.blocks.push_back(info);
+    }
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
+} // namespace inside
+} // namespace lms
+} // namespace cuda
+} // namespace torch
+
+#endif
