@@ -259,7 +259,8 @@ def _reason(repo: Repo, tag: Tag, words: str) -> str:
     path = failed["path"]
     if git.blob_at(repo, "HEAD", path) and b"\r\n" in git.content_at(repo, "HEAD", path):
         return ", because its lines end in CRLF; take sources with Unix line ends"
-    commit = git.last_change(repo, tag.git_commit, path)
+    since = source.tag_commit(repo, tag)
+    commit = since and git.last_change(repo, since, path)
     return f", because your commit {commit} changes it" if commit else ""
 
 

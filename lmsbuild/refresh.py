@@ -22,6 +22,7 @@ from lmsbuild.rehearsal import Rejection, rehearse
 from lmsbuild.resources import patches_dir
 from lmsbuild.runtime import runtime_files, runtime_mail_of
 from lmsbuild.series import PATCH_TRAILER, load_hooks, series_text
+from lmsbuild.source import tag_commit
 from lmsbuild.stack import Stack, find_stack, runtime_paths
 
 
@@ -194,7 +195,7 @@ def _require_base(
         RefreshError: one is not: the hooks would be made against somebody's local change.
     """
     expected = _first_blobs(former)
-    at_tag = git.reference(repo, tag.git_commit)
+    at_tag = tag_commit(repo, tag)
     for path, blob in _first_blobs(hooks).items():
         known = expected.get(path) or (at_tag and git.blob_at(repo, at_tag, path)) or ""
         if known and not known.startswith(blob) and not blob.startswith(known):

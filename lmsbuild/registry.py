@@ -46,7 +46,7 @@ class Tag:
     Attributes:
         name: upstream's name for the tag, with its "v".
         version: the same without the "v".
-        git_commit: the commit that the tag points to.
+        git_commit: the commit of the official wheel: the tag's, or one before it in its branch.
         hooks: directory under patches/ that holds the series and its hooks.
         variant: directory under patches/ whose files take the place of the runtime's of the same
             path, or join them; None when the runtime is as it is.

@@ -179,6 +179,11 @@ def _text(path: Path) -> str | None:
     return path.read_text("utf-8", "replace") if path.is_file() else None
 
 
+def tag_commit(repo: Repo, tag: Tag) -> str | None:
+    """The commit of the release in a repository: the tag's, else the official wheel's, if there."""
+    return git.reference(repo, f"refs/tags/{tag.name}") or git.reference(repo, tag.git_commit)
+
+
 def check_version(repo: Repo, tag: Tag, where: Path) -> None:
     """Makes sure that what is checked out is ``tag``; messages call the place ``where``.
 

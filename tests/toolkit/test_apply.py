@@ -86,6 +86,17 @@ def test_a_local_commit_in_the_way_is_named(upstream: Upstream) -> None:
     )
 
 
+def test_upstreams_own_commits_before_the_tag_are_not_yours(upstream: Upstream) -> None:
+    # An official wheel can be older than its tag.
+    text = (upstream.checkout / MEMORY).read_text()
+    (upstream.checkout / MEMORY).write_text(text.replace("return 3\n", "return 4711\n"))
+    commit(upstream.checkout, "the release's last one")
+    git(upstream.checkout, "tag", "--force", NAME)
+    with pytest.raises(HookError, match="hunk 1 of 2") as caught:
+        applied(upstream, upstream.checkout)
+    assert "your commit" not in str(caught.value)
+
+
 def test_sources_with_foreign_line_ends(upstream: Upstream) -> None:
     for name in (MEMORY, "torch/cuda/__init__.py"):
         path = upstream.checkout / name
