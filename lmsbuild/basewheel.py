@@ -169,6 +169,15 @@ def check_libraries(name: str, members: Collection[str]) -> None:
         )
 
 
+def check_python(name: str, found: str, tag: Tag, wanted: str | None) -> None:
+    """Raise WrongPythonError unless a base is for a CPython that the tag has, and for the one that
+    is wanted if any is."""
+    if wanted is not None and found != wanted:
+        raise WrongPythonError(f"{name} is for CPython {found}, not {wanted}; see --python")
+    if found not in tag.pythons:
+        raise WrongPythonError(f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {found}")
+
+
 def _check_target(base: BaseWheel, tag: Tag, architecture: str, python: str | None) -> None:
     name = base.path.name
     if base.version.public != tag.version:
@@ -180,12 +189,7 @@ def _check_target(base: BaseWheel, tag: Tag, architecture: str, python: str | No
         raise WrongPlatformError(
             f"{name} is for {base.platform_tag}, not for Linux on {architecture}; see --arch"
         )
-    if python is not None and base.python != python:
-        raise WrongPythonError(f"{name} is for CPython {base.python}, not {python}; see --python")
-    if base.python not in tag.pythons:
-        raise WrongPythonError(
-            f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {base.python}"
-        )
+    check_python(name, base.python, tag, python)
 
 
 def _check_origin(base: BaseWheel, tag: Tag, wheel: zipfile.ZipFile) -> None:

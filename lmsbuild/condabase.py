@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tarfile
@@ -22,7 +21,9 @@ from lmsbuild.basewheel import (
     CpuOnlyWheelError,
     assigned,
     check_libraries,
+    check_python,
 )
+from lmsbuild.cache import sha256_of
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -30,7 +31,6 @@ from lmsbuild.errors import (
     ToolMissingError,
     UnsafeMemberError,
     WrongPlatformError,
-    WrongPythonError,
 )
 from lmsbuild.registry import Tag
 
@@ -38,7 +38,6 @@ SUFFIXES = (".conda", ".tar.bz2")
 INDEX, FILES, PATHS = "info/index.json", "info/files", "info/paths.json"
 
 _SITE = re.compile(r"lib/python(3\.\d+)/site-packages/torch/version\.py")
-_CHUNK = 1 << 20  # bytes per read while hashing
 
 Advance = Callable[[int], None]
 
@@ -160,12 +159,7 @@ def check(
         raise WrongPlatformError(
             f"{name} is for {base.index.get('subdir')}, not for {platform}; see --arch"
         )
-    if python is not None and base.python != python:
-        raise WrongPythonError(f"{name} is for CPython {base.python}, not {python}; see --python")
-    if base.python not in tag.pythons:
-        raise WrongPythonError(
-            f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {base.python}"
-        )
+    check_python(name, base.python, tag, python)
     if assigned((base.read(VERSION_MEMBER) or b"").decode("utf-8", "replace"), "cuda") is None:
         raise CpuOnlyWheelError(
             f"{name} is a CPU-only torch ({VERSION_MEMBER} names no CUDA); give the CUDA build"
@@ -204,13 +198,7 @@ def _problems(base: CondaBase, advance: Advance | None) -> Iterator[str]:
         row = listed.get(member.name)
         if row is None or not member.isfile() or "sha256" not in row:
             continue
-        digest = hashlib.sha256()
-        with (base.folder / member.name).open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
-                if advance:
-                    advance(len(chunk))
-        if digest.hexdigest() != row["sha256"]:
+        if sha256_of(base.folder / member.name, advance) != row["sha256"]:
             yield f"{member.name} does not match its hash"
 
 

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import sys
 import tarfile
 import zipfile
@@ -22,11 +21,9 @@ from lmsbuild.basewheel import LIBRARY_MEMBER
 from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
 from lmsbuild.download import Target
-from lmsbuild.errors import NoSpaceError
+from lmsbuild.draft import draft, remove_drafts
 from lmsbuild.graft import (
     LOCK_FILE,
-    SPACE_MARGIN,
-    UNFINISHED,
     Report,
     Request,
     Result,
@@ -36,6 +33,7 @@ from lmsbuild.graft import (
     newest_packages,
     origin_of,
     recipe_for,
+    require_space,
 )
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
@@ -60,8 +58,7 @@ def build_package(request: Request, report: Report) -> Result:
     compiler = find_compiler(request.architecture)
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / LOCK_FILE, request.out), scratch(request.cache) as name:
-        for stale in request.out.glob(f".*{UNFINISHED}"):
-            stale.unlink()
+        remove_drafts(request.out)
         report("unpack", 0, None)
         base = condabase.unpack(request.base, request.companions, Path(name) / "prefix")
         condabase.check(
@@ -140,27 +137,18 @@ def _write(
     report: Report,
 ) -> Path:
     size = base.path.stat().st_size + sum(len(data) for data in changes.values() if data)
-    if shutil.disk_usage(out).free < size + SPACE_MARGIN:
-        raise NoSpaceError(
-            f"{out} has less than {(size + SPACE_MARGIN) // 10**6} MB free; "
-            "free some, or name another folder with --out"
-        )
+    require_space(out, size)
     index = {**base.index, "build": build_string(base.index)}
     stem = f"{index['name']}-{index['version']}-{index['build']}"
     suffix = condabase.suffix(base.path)
-    path, unfinished = out / f"{stem}{suffix}", out / f".{stem}{suffix}{UNFINISHED}"
+    path = out / f"{stem}{suffix}"
     everything = {**changes, **_info(base, changes, index, origin)}
     advance = counter("write", sum(member.size for member in base.members), report)
-    try:
-        with unfinished.open("xb") as stream:
-            pack = _conda if suffix == ".conda" else _tar_bz2
-            pack(stream, stem, lambda tar, info: _put(base, everything, tar, info, advance))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with draft(path) as unfinished, unfinished.open("xb") as stream:
+        pack = _conda if suffix == ".conda" else _tar_bz2
+        pack(stream, stem, lambda tar, info: _put(base, everything, tar, info, advance))
+        stream.flush()
+        os.fsync(stream.fileno())
     return path
 
 

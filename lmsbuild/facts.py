@@ -32,7 +32,6 @@ _PYTHON = re.compile(r"^Programming Language :: Python :: (3\.\d+)$")
 _STANDARD = re.compile(r"__cplusplus < (\d{4})\d\dL")
 _STANDARD_HEADER = "torch/include/torch/csrc/api/include/torch/all.h"
 _YEARS = {"2017": 17, "2020": 20}
-_LEGACY_POLICIES = {"manylinux2014": "manylinux_2_17"}
 
 
 def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
@@ -175,12 +174,11 @@ def _wanted(requirement: Requirement, machine: str) -> bool:
 def _policy(base: BaseWheel, core: elf.Library) -> str:
     """The policy that the wheel's name tells; else the oldest that its own library meets."""
     tag = base.platform_tag.removesuffix(f"_{base.architecture}").split(".")[0]
-    known = linkstub.policy_names()
-    name = _LEGACY_POLICIES.get(tag, tag)
-    if name in known:
+    name = linkstub.modern_name(tag)
+    if name in linkstub.policy_names():
         return name
     # The first name (manylinux1) is on wheels that do not keep to it.
-    for name in known:
-        if not linkstub.violations(core, linkstub.load_policy(name, core.machine)):
-            return name
-    raise RegistryError(f"{base.path.name} meets no policy of data/manylinux.toml")
+    kept = linkstub.kept_by([core])
+    if kept is None:
+        raise RegistryError(f"{base.path.name} meets no policy of data/manylinux.toml")
+    return kept

@@ -34,6 +34,7 @@ from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.basewheel import LIBRARY_MEMBER, PROJECT, BaseWheel
 from lmsbuild.cache import sha256_of
 from lmsbuild.download import Progress, Target
+from lmsbuild.draft import draft, remove_drafts
 from lmsbuild.errors import (
     DamagedWheelError,
     MissingBaseError,
@@ -52,8 +53,7 @@ from lmsbuild.toolchain import Compiler, find_compiler
 Report = Callable[[str, int, "int | None"], None]
 
 LOCK_FILE = ".lmsbuild.lock"
-UNFINISHED = ".unfinished"  # suffix of a wheel that is being written
-SPACE_MARGIN = 64 << 20  # bytes that must stay free beside the new wheel
+_SPACE_MARGIN = 64 << 20  # bytes that must stay free beside the new wheel
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD, worthless with the new one
 
 
@@ -101,8 +101,7 @@ def build_wheel(request: Request, report: Report) -> Result:
     compiler = find_compiler(request.architecture)
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / LOCK_FILE, request.out):
-        for stale in request.out.glob(f".*{UNFINISHED}"):
-            stale.unlink()  # of a build that was killed: the lock says that nobody writes it
+        remove_drafts(request.out)
         official = request.architecture in tag.architectures
         base, digest, index_digest = _obtain(request, report)
         total = sum(info.file_size for info in zipfile.ZipFile(base.path).infolist())
@@ -238,6 +237,15 @@ def is_binary(member: str) -> bool:
     return name.endswith(".so") or ".so." in name
 
 
+def require_space(out: Path, size: int) -> None:
+    """Raise NoSpaceError unless a file of ``size`` bytes fits into the folder."""
+    if shutil.disk_usage(out).free < size + _SPACE_MARGIN:
+        raise NoSpaceError(
+            f"{out} has less than {(size + _SPACE_MARGIN) // 10**6} MB free; "
+            "free some, or name another folder with --out"
+        )
+
+
 def write_wheel(
     base: BaseWheel,
     patched: PythonPatch,
@@ -250,25 +258,14 @@ def write_wheel(
 
     Raises NoSpaceError, OSError.
     """
-    size = base.path.stat().st_size + len(binary)
-    if shutil.disk_usage(out).free < size + SPACE_MARGIN:
-        raise NoSpaceError(
-            f"{out} has less than {(size + SPACE_MARGIN) // 10**6} MB free; "
-            "free some, or name another folder with --out"
-        )
+    require_space(out, base.path.stat().st_size + len(binary))
     version = lms_version(base.version)
     name, _, *rest = base.path.name.split("-")
     path = out / "-".join([name, version, *rest])
-    unfinished = out / f".{path.name}{UNFINISHED}"
-    try:
-        with unfinished.open("xb") as stream:
-            _write(stream, base, version, patched, binary, origin, report)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with draft(path) as unfinished, unfinished.open("xb") as stream:
+        _write(stream, base, version, patched, binary, origin, report)
+        stream.flush()
+        os.fsync(stream.fileno())
     return path
 
 

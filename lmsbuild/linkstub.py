@@ -37,6 +37,8 @@ _SPLIT_FROM_LIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1
 # Static parts that come with the real libraries: the compiler's helpers and glibc's.
 _ARCHIVES = ("libgcc.a", "libc_nonshared.a")
 
+_LEGACY_NAMES = {"manylinux2014": "manylinux_2_17"}
+
 Limits = Mapping[str, tuple[int, ...]]
 
 
@@ -46,6 +48,11 @@ class Policy:
 
     name: str
     limits: Limits
+
+
+def modern_name(tag: str) -> str:
+    """The name that a policy has today: manylinux_2_17 of manylinux2014."""
+    return _LEGACY_NAMES.get(tag, tag)
 
 
 def policy_names() -> list[str]:
@@ -90,6 +97,16 @@ def violations(library: elf.Library, policy: Policy) -> list[str]:
         for version in sorted(versions)
         if not elf.within(version, policy.limits)
     ]
+
+
+def kept_by(libraries: Sequence[elf.Library]) -> str | None:
+    """The oldest policy that all of the libraries keep to, if any."""
+    for name in policy_names():
+        if not any(
+            violations(library, load_policy(name, library.machine)) for library in libraries
+        ):
+            return name
+    return None
 
 
 def link_arguments(

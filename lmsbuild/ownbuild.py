@@ -19,7 +19,6 @@ from lmsbuild.registry import Tag
 Read = Callable[[str], "bytes | None"]
 
 _CXX11_STRINGS = (3, 4, 21)  # the GLIBCXX that brought std::__cxx11::basic_string
-_LEGACY_POLICIES = {"manylinux2014": "manylinux_2_17"}
 
 
 def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
@@ -49,6 +48,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
             "and went through no `auditwheel repair`"
         )
     abi = compile.cxx11_abi_of(core)
+    kept = linkstub.kept_by([core, core_cuda])
     return dataclasses.replace(
         tag,
         # Of two places: "12.4.1" is a release of CUDA, "12.4" what packages are called by.
@@ -57,7 +57,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
         cxx11_abi=abi,
         abi_version=tag.abi_version if abi == tag.cxx11_abi else None,
         manylinux=_newest(
-            _oldest([tag.manylinux, *_kept_by([core, core_cuda])]), _first_with(abi, core.machine)
+            _oldest([tag.manylinux, *([kept] if kept else [])]), _first_with(abi, core.machine)
         ),
     )
 
@@ -65,7 +65,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
 def within(tag: Tag, platform_tag: str, machine: str) -> Tag:
     """The tag's entry with no newer a policy than a wheel's platform tag promises."""
     names = [part.removesuffix(f"_{machine}") for part in platform_tag.split(".")]
-    promised = {_LEGACY_POLICIES.get(name, name) for name in names}
+    promised = {linkstub.modern_name(name) for name in names}
     known = [name for name in linkstub.policy_names() if name in promised]
     return dataclasses.replace(tag, manylinux=_oldest([tag.manylinux, *known]))
 
@@ -77,18 +77,6 @@ def _library(name: str, read: Read, file: str) -> elf.Library:
             f"{name} has no torch/lib/{file}; give the package that has it with --base, too"
         )
     return elf.read_stream(io.BytesIO(data))
-
-
-def _kept_by(libraries: Iterable[elf.Library]) -> list[str]:
-    """The oldest policy that all of the libraries keep to, if any."""
-    read = list(libraries)
-    for name in linkstub.policy_names():
-        if not any(
-            linkstub.violations(library, linkstub.load_policy(name, library.machine))
-            for library in read
-        ):
-            return [name]
-    return []
 
 
 def _first_with(abi: int, machine: str) -> str:

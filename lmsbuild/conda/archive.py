@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import stat
 import tarfile
 import zipfile
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from lmsbuild.archive import ArchiveWriter
 from lmsbuild.conda import extra
+from lmsbuild.draft import draft
 from lmsbuild.errors import ChannelError
 
 ENDING = ".conda"
@@ -54,25 +54,20 @@ def edit_index(package: Path, edit: Callable[[dict[str, Any]], None]) -> None:
 
     Raises as read_index; OSError.
     """
-    unfinished = package.with_name(f".{package.name}.unfinished")
-    try:
-        with (
-            zipfile.ZipFile(package) as source,
-            package.open("rb") as raw,
-            unfinished.open("xb") as stream,
-            ArchiveWriter(stream) as target,
-        ):
-            info, text = _info(source)
-            packed = _compress(_edited(text, edit))
-            for member in source.infolist():
-                if member.filename == info.filename:
-                    target.add(member.filename, packed, when=member.date_time, mode=_MODE)
-                else:
-                    target.copy(raw, member, member.filename)
-        os.replace(unfinished, package)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with (
+        draft(package) as unfinished,
+        zipfile.ZipFile(package) as source,
+        package.open("rb") as raw,
+        unfinished.open("xb") as stream,
+        ArchiveWriter(stream) as target,
+    ):
+        info, text = _info(source)
+        packed = _compress(_edited(text, edit))
+        for member in source.infolist():
+            if member.filename == info.filename:
+                target.add(member.filename, packed, when=member.date_time, mode=_MODE)
+            else:
+                target.copy(raw, member, member.filename)
 
 
 def normalize(package: Path, timestamp: int, level: int) -> None:
@@ -82,9 +77,9 @@ def normalize(package: Path, timestamp: int, level: int) -> None:
     `lmsbuild conda` gives, and the machine that built it is not described any more. ``level`` is
     the files' compression. Raises as read_index; OSError.
     """
-    unfinished = package.with_name(f".{package.name}.unfinished")
     try:
         with (
+            draft(package) as unfinished,
             zipfile.ZipFile(package) as source,
             zipfile.ZipFile(unfinished, "x", zipfile.ZIP_STORED) as target,
         ):
@@ -99,11 +94,8 @@ def normalize(package: Path, timestamp: int, level: int) -> None:
                         _repack(old, new, level, lambda n, d: d)
                     else:
                         new.write(old.read())
-        os.replace(unfinished, package)
     except (zipfile.BadZipFile, tarfile.TarError, KeyError, ValueError) as error:
         raise ChannelError(f"{package.name} is not a readable {ENDING} file ({error})") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _plain(name: str, data: bytes, timestamp: int) -> bytes | None:

@@ -15,6 +15,7 @@ from lmsbuild import lock
 from lmsbuild.cache import sha256_of
 from lmsbuild.conda import archive, extra
 from lmsbuild.conda.platforms import NOARCH, SUBDIRS
+from lmsbuild.draft import draft
 from lmsbuild.errors import (
     ChangedPackageError,
     ChannelError,
@@ -28,7 +29,6 @@ ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)
 
 _LOCK_FILE = ".lmsbuild.lock"
 _NEW_INDEX = ".lmsbuild-index"  # where an index is made before it takes the old one's place
-_UNFINISHED = ".unfinished"
 # rattler's threads outlive the coroutine that they served; a process that ends with it crashes.
 _LINGER_SECONDS = 0.2
 
@@ -299,13 +299,8 @@ def _link(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}{_UNFINISHED}")
-    try:
+    with draft(target) as unfinished:
         try:
             shutil.copyfile(source, unfinished)
         except shutil.SameFileError as error:
             raise FileAccessError(f"{source}: copied onto itself") from error
-        os.replace(unfinished, target)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise

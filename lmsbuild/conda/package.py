@@ -17,6 +17,7 @@ from lmsbuild.cache import scratch
 from lmsbuild.conda import archive, extra, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import stage
+from lmsbuild.draft import draft
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
 from lmsbuild.graft import Report, counter
 
@@ -81,13 +82,8 @@ def build_package(request: Request, report: Report) -> Result:
             build = _with_conda_build if packager is Packager.CONDA_BUILD else _with_rattler_build
             made = build(folder, metadata, Path(name) / "out")
             path = out / made.name
-            unfinished = out / f".{made.name}.unfinished"
-            try:
+            with draft(path) as unfinished:
                 shutil.copyfile(made, unfinished)
-                os.replace(unfinished, path)
-            except BaseException:
-                unfinished.unlink(missing_ok=True)
-                raise
     return Result(path=path, metadata=metadata, packager=packager)
 
 
