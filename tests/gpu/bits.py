@@ -26,6 +26,7 @@ def lms(limit: int, *, stress: bool = False) -> Iterator[None]:
     torch.cuda.set_size_lms(1 << 12)
     torch.cuda.set_limit_lms(limit)
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
     torch.cuda.reset_accumulated_memory_stats()
     torch.cuda.lms._set_stress(stress)
     torch.cuda.lms._set_verify_clean(stress)

@@ -70,7 +70,7 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(autouse=True)
 def clean_slate() -> Iterator[None]:
-    """Each test starts with LMS on, small storages managed and no memory in use.
+    """Each test starts with LMS on and watching, small storages managed and no memory in use.
 
     It fails if the race checker reports anything, or if the test leaves memory behind.
     """
@@ -78,6 +78,7 @@ def clean_slate() -> Iterator[None]:
     torch.cuda.set_limit_lms(0)
     torch.cuda.set_host_limit_lms(0)
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
     if ON_HARDWARE:
         DEVICE.reset()
     DEVICE.clear_races()

@@ -22,6 +22,12 @@ def managed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def turn_on() -> None:
+    """LMS on, and looking at operators from the first: these tests' devices are all but empty."""
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+
+
 def evict() -> None:
     """Pages out everything idle."""
     torch.cuda.reclaim_inactive()

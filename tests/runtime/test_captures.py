@@ -3,7 +3,7 @@
 import contextlib
 
 import torch
-from tensors import evict, is_resident, managed, pattern, raw_address
+from tensors import evict, is_resident, managed, pattern, raw_address, turn_on
 
 
 def test_what_a_captured_region_uses_stays():
@@ -57,7 +57,7 @@ def test_a_pool_from_before_lms_is_left_alone():
     with torch.cuda.use_mem_pool(pool):
         x = pattern(1)
     outside = pattern(1)
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     managed(x)
     managed(outside)
     evict()

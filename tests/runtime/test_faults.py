@@ -14,7 +14,7 @@ import torch
 from conftest import CAPACITY, DEVICE, MIB, SMALL
 from faults import NOT_READY, OUT_OF_MEMORY, UNKNOWN, Job, Sweep
 from simcuda.process import run_sim
-from tensors import evict, managed, pattern
+from tensors import evict, managed, pattern, turn_on
 from torch import nn
 
 ALL = os.environ.get("LMS_FAULTS") == "all"
@@ -61,7 +61,7 @@ class Training(Job):
 def start_on_the_device():
     """Everything is paged in, and no host memory pinned."""
     torch.cuda.set_enabled_lms(False)
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     torch.cuda.lms.trim_host()
 
 
@@ -154,7 +154,7 @@ class Switching(Job):
         return [value + 1] if name == "a" else []
 
     def clear(self):
-        torch.cuda.set_enabled_lms(True)
+        turn_on()
         torch.cuda.set_size_lms(SMALL)
 
     def run(self):
@@ -164,7 +164,7 @@ class Switching(Job):
         a.add_(1)
         young = b + 1  # no stream is known for it
         torch.cuda.set_size_lms(MIB)
-        torch.cuda.set_enabled_lms(True)
+        turn_on()
         torch.cuda.set_size_lms(SMALL)
         a.mul_(2)
         young.mul_(2)
@@ -414,6 +414,7 @@ def make_no_stream(device):
         device.clear_faults()
         streams.append(device.live()["streams"])
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
     x = torch.ones(1 << 18, device="cuda")
     x.add_(1)
     torch.cuda.reclaim_inactive()

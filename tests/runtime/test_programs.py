@@ -32,7 +32,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tensors import evict, floats, managed, pattern, raw_address
+from tensors import evict, floats, managed, pattern, raw_address, turn_on
 from torch.utils.checkpoint import checkpoint
 
 PROGRAMS = int(os.environ.get("LMS_PROGRAMS", "0"))
@@ -378,9 +378,18 @@ class Programs(RuleBasedStateMachine):
     # Tensors -----------------------------------------------------------------------------------
 
     @initialize(
-        regime=st.sampled_from(("limit", "stress", "verify", "cap")), limit=st.sampled_from(LIMITS)
+        regime=st.sampled_from(("limit", "stress", "verify", "cap")),
+        late=st.booleans(),
+        limit=st.sampled_from(LIMITS),
     )
-    def start(self, regime: str, limit: int) -> None:
+    def start(self, regime: str, late: bool, limit: int) -> None:
+        if late and self.with_lms:
+            # Operators are only counted, until a setting or the use of memory calls for more.
+            torch.cuda.set_enabled_lms(False)
+            torch.cuda.set_limit_lms(0)
+            torch.cuda.set_enabled_lms(True)
+            if regime == "limit":
+                return
         torch.cuda.set_limit_lms(limit)
         torch.cuda.lms._set_stress(regime == "stress")
         torch.cuda.lms._set_verify_clean(regime == "verify")
@@ -713,7 +722,7 @@ def test_home_of_a_storage_older_than_lms():
     # Its page-in allocates on the side stream; its user goes by the stream it was made on.
     torch.cuda.set_enabled_lms(False)
     x = pattern(2)
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import MIB
-from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 
 
 def test_defaults():
@@ -53,7 +53,7 @@ def test_writes_while_off_are_not_lost():
     x.sum()  # has a true host copy now
     torch.cuda.set_enabled_lms(False)
     x.add_(3)
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     x.sum()
     evict()
     assert torch.equal(x.cpu(), pattern(1, start=3, device="cpu"))
@@ -62,7 +62,7 @@ def test_writes_while_off_are_not_lost():
 def test_on_after_tensors_exist():
     torch.cuda.set_enabled_lms(False)
     x = pattern(2)
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     managed(x)
     evict()
     assert not is_resident(x)

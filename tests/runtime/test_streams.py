@@ -1,7 +1,7 @@
 """Order between streams. The race checker judges; each test also compares bytes."""
 
 import torch
-from tensors import evict, floats, managed, pattern
+from tensors import evict, floats, managed, pattern, turn_on
 
 
 def test_page_out_waits_for_the_streams_that_used_it():
@@ -97,7 +97,7 @@ def test_enabled_after_tensors_exist_on_other_streams():
     with torch.cuda.stream(side):
         x = pattern(2)
         x.add_(1)
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     torch.cuda.current_stream().wait_stream(side)
     managed(x)
     evict()

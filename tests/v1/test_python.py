@@ -312,7 +312,7 @@ names += [b"lms.page_in_count", b"lms.out_of_memory_retries"]
 for name in ("pinned_bytes.all", "lms.resident_bytes", "lms.paged_out_bytes", "lms.held_bytes",
              "lms.host_bytes"):
     names += [(name + "." + what).encode() for what in ("current", "peak", "allocated", "freed")]
-names += [b"lms.limit_bytes", b"reclaimed", b"reclaimed_bytes"]
+names += [b"lms.limit_bytes", b"lms.watching", b"reclaimed", b"reclaimed_bytes"]
 names += [b"alloc_distribution." + source.encode() for source in torch.cuda.lms._SOURCES]
 returns["stat_count"] = len(names)
 torch.cuda.set_enabled_lms(True)

@@ -236,6 +236,10 @@ def get_host_limit_lms():
 def reclaim_inactive():
     r"""Pages out every tensor that no operator is using.
 
+    With the automatic limit LMS only begins to look at what operators use when a
+    twentieth of it is in use (``stats()["watching"]``), or with the first call of
+    this, which then returns 0. A limit that is set makes it look from then on.
+
     Returns:
         int: bytes of GPU memory given back to PyTorch's cache.
     """
@@ -681,7 +685,9 @@ def stats(device=None):
         (what PyTorch's cache holds),
         ``largest_free_bytes``, ``fragmentation`` (the share of the free bytes
         that one request as large as all of them could not use, 0 to 1),
-        ``limit_bytes`` and others. Empty when LMS was never turned on.
+        ``limit_bytes``, ``watching`` (1 once LMS looks at what operators use, 0
+        while memory is far from the automatic limit) and others. Empty when LMS
+        was never turned on.
     """
     result = {}
     for name, value in _values(device).items():
@@ -748,13 +754,18 @@ def explain(device=None):
                     _words(most), _words(limit), how
                 )
             )
+    if not values["lms.watching"]:
+        found.append(
+            "LMS only counts operators yet. It looks at what they use from when a twentieth of the "
+            "limit is in use, or a limit is set."
+        )
     # Old releases have no CUDA graphs.
     if getattr(torch.cuda, "is_current_stream_capturing", bool)():
         found.append("A CUDA graph is being captured: nothing moves meanwhile.")
     if used > 0 and (used - resident) * 2 > used:
         found.append(
             "{} of {} in use are not managed: storages below {} (set_size_lms), storages that no "
-            "operator has used since LMS was turned on, and memory of CUDA graphs and "
+            "operator has used since LMS looks at them, and memory of CUDA graphs and "
             "pools.".format(_words(used - resident), _words(used), _words(_settings["size"]))
         )
     if held > 0 and held * 2 > resident:
@@ -842,6 +853,11 @@ def summary_lines(stats):
 def _set_stress(enable):
     """Pages out everything idle at each allocation. For tests."""
     _check(_load().lms_set_option(b"stress", int(enable)))
+
+
+def _watch():
+    """Looks at operators from now on, wherever memory stands. For tests."""
+    _check(_load().lms_set_option(b"watch", 1))
 
 
 def _set_verify_clean(enable):

@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/guard.h>
 
+#include <torch/csrc/cuda/lms/counter.h>
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/runtime.h>
 
@@ -282,10 +283,26 @@ void Guard::address_taken(c10::StorageImpl& storage, bool write) {
     return;
   }
   Pager& pager = Runtime::get().pager(storage.device().index());
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(storage.device().index());
   // Of any size: the limit of what is managed may be lowered later.
-  if (Block* const block = pager.adopt(storage, 1)) {
-    pager.export_address(*block, c10::cuda::getCurrentCUDAStream(storage.device().index()));
+  Block* const block = pager.adopt(storage, 1);
+  if (!block) {
+    return;
   }
+  if (!Counter::in_operator()) {
+    pager.export_address(*block, stream);
+    return;
+  }
+  // Nothing is paged out before that has ended.
+  pager.pin(*block);
+  try {
+    pager.bring(*block, stream);
+    pager.wrote(*block);
+  } catch (...) {
+    pager.unpin(*block);
+    throw;
+  }
+  pager.unpin(*block);
 }
 
 bool Guard::has_pinned(const void* block, bool write) {

@@ -28,7 +28,8 @@ class Guard {
   };
   using Inputs = c10::SmallVector<Input, 8>;
 
-  // Starts and ends what tells the guard of operators (observer.cpp).
+  // Starts and ends what tells the guard of operators (observer.cpp), with the
+  // mutex held.
   static void install();
   static void remove();
 

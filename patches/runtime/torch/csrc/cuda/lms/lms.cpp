@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/report.h>
 #include <torch/csrc/cuda/lms/runtime.h>
+#include <torch/csrc/cuda/lms/watch.h>
 
 #include <algorithm>
 #include <cstring>
@@ -64,6 +65,9 @@ int lms_set_limit(size_t bytes) {
     Runtime& runtime = Runtime::get();
     const Lock lock;
     runtime.settings.limit = bytes;
+    if (bytes > 0) {
+      Watch::begin();
+    }
     runtime.each([](Pager& pager) { pager.limit_changed(); });
   });
 }
@@ -73,7 +77,12 @@ size_t lms_get_limit() {
 }
 
 int lms_set_distributed(int distributed) {
-  return checked([&] { Runtime::get().settings.distributed = distributed != 0; });
+  return checked([&] {
+    Runtime::get().settings.distributed = distributed != 0;
+    if (distributed) {
+      Watch::begin();
+    }
+  });
 }
 
 int lms_set_size(size_t bytes) {
@@ -226,10 +235,15 @@ int lms_is_resident(void* address) {
 
 int lms_set_option(const char* name, int value) {
   Settings& settings = Runtime::get().settings;
+  if (value) {
+    Watch::begin(); // all of them are about page-outs
+  }
   if (std::strcmp(name, "stress") == 0) {
     settings.stress = value != 0;
   } else if (std::strcmp(name, "verify_clean") == 0) {
     settings.verify_clean = value != 0;
+  } else if (std::strcmp(name, "watch") == 0) {
+    // Done above.
   } else {
     t_error = std::string("LMS: there is no option ") + name;
     return kFailed;

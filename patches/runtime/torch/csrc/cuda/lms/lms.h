@@ -61,5 +61,5 @@ LMS_API int lms_end_region(void);
 // 1: on the device, 0: in host memory, -1: not managed.
 LMS_API int lms_is_resident(void* storage);
 
-// For tests: "stress" and "verify_clean", see Settings.
+// For tests: "stress" and "verify_clean", see Settings, and "watch", see Watch.
 LMS_API int lms_set_option(const char* name, int value);

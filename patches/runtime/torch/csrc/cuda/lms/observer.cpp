@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 
 namespace torch::cuda::lms {
 
@@ -105,24 +104,19 @@ void on_end(const at::RecordFunction& function, at::ObserverContext*) {
   Guard::end();
 }
 
-std::mutex handle_mutex;
 at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
 } // namespace
 
 void Guard::install() {
-  const std::lock_guard<std::mutex> lock(handle_mutex);
-  if (handle == at::INVALID_CALLBACK_HANDLE) {
-    handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(on_start, on_end)
-            .needsInputs(true)
-            .needsOutputs(true)
-            .scopes({at::RecordScope::FUNCTION}));
-  }
+  handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(on_start, on_end)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
 }
 
 void Guard::remove() {
-  const std::lock_guard<std::mutex> lock(handle_mutex);
   if (handle != at::INVALID_CALLBACK_HANDLE) {
     at::removeCallback(handle);
     handle = at::INVALID_CALLBACK_HANDLE;

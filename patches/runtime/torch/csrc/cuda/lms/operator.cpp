@@ -13,6 +13,9 @@ namespace torch::cuda::lms {
 
 namespace {
 
+constexpr const char* kReducer = "torch::distributed::reducer::";
+constexpr const char* kCollective = "c10d::";
+
 bool starts_with(const char* text, const char* prefix) {
   return std::strncmp(text, prefix, std::strlen(prefix)) == 0;
 }
@@ -131,10 +134,10 @@ const Operator& Operator::of(const at::RecordFunction& function) {
     return op;
   }();
   const char* const name = function.name();
-  if (starts_with(name, "torch::distributed::reducer::")) {
+  if (starts_with(name, kReducer)) {
     return reducer;
   }
-  if (starts_with(name, "c10d::")) {
+  if (starts_with(name, kCollective)) {
     return collective;
   }
   // A profiler's range, not an operator, has no namespace in its name; or is one
@@ -154,6 +157,10 @@ const Operator& Operator::of(const at::RecordFunction& function) {
     slot = std::make_unique<Operator>(describe(function));
   }
   return *slot;
+}
+
+bool Operator::is_distributed(const char* name) {
+  return starts_with(name, kCollective) || starts_with(name, kReducer);
 }
 
 } // namespace torch::cuda::lms

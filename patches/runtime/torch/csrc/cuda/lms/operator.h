@@ -29,7 +29,15 @@ struct Operator {
     return argument >= writes.size() || writes[argument];
   }
 
+  static bool is_distributed(const char* name);
+
   static const Operator& of(const at::RecordFunction& function);
+
+  // Whether the guard must see it wherever memory stands: torch.distributed's, which may run on
+  // after their call, and whose reducer compares storages.
+  static bool needs_watch(const char* name) {
+    return name[0] != 'a' && is_distributed(name); // nearly all are aten's
+  }
 };
 
 } // namespace torch::cuda::lms

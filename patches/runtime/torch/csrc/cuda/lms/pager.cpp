@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/guard.h>
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/log.h>
+#include <torch/csrc/cuda/lms/watch.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -580,7 +581,8 @@ void Pager::permit(Block& block) {
 // ---- everything ----
 
 size_t Pager::reclaim(size_t wanted) {
-  if (capturing()) {
+  Watch::begin();
+  if (capturing() || !Watch::settled()) {
     return 0;
   }
   size_t bytes = 0;
@@ -634,6 +636,18 @@ void Pager::restore() {
     wrote(*block); // writes are not seen any more
   }
   unpin_all();
+}
+
+void Pager::bring_all() {
+  if (!capturing()) {
+    try {
+      restore();
+      return;
+    } catch (const c10::Error& error) {
+      trouble_ = error.what_without_backtrace();
+    }
+  }
+  drop_clean_copies(SIZE_MAX); // writes to what is here are not seen
 }
 
 // Their streams are not known, nor who waits for them.
@@ -721,6 +735,10 @@ std::string Pager::account(size_t bytes, const char* op) const {
        << mib(stats_.pinned_bytes.stats[0].current) << " and held "
        << mib(stats_.held_bytes.current) << ", paged out " << mib(stats_.paged_out_bytes.current)
        << ", host memory " << mib(arena_.pinned().current) << '.';
+  if (!Watch::settled()) {
+    text << " Nothing is paged out until the operators have ended that began before LMS had to"
+            " look at them.";
+  }
   if (!trouble_.empty()) {
     text << " The last page-out failed: " << trouble_;
   }

@@ -94,6 +94,10 @@ class Pager {
   // without the guard. Throws c10::OutOfMemoryError.
   void restore();
 
+  // As restore(), for an operator that nobody shows and that must not wait. Does
+  // not throw: what could not be brought throws when it is accessed.
+  void bring_all();
+
   // Uses of this device's memory were not seen until now: wait for them.
   void synchronize();
 

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/cuda/lms/host.h>
 #include <torch/csrc/cuda/lms/pager.h>
+#include <torch/csrc/cuda/lms/watch.h>
 
 #include <functional>
 #include <string>
@@ -90,6 +91,7 @@ std::vector<Entry> make_entries() {
   }
   entries.push_back({"lms.free_bytes", [](Pager& p) { return p.free_bytes().all; }});
   entries.push_back({"lms.largest_free_bytes", [](Pager& p) { return p.free_bytes().largest; }});
+  entries.push_back({"lms.watching", [](Pager&) { return int64_t(Watch::counting() ? 0 : 1); }});
   entries.push_back({"lms.limit_bytes", [](Pager& p) { return static_cast<int64_t>(p.limit()); }});
   return entries;
 }

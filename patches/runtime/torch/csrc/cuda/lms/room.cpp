@@ -6,6 +6,7 @@
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/log.h>
 #include <torch/csrc/cuda/lms/neighbours.h>
+#include <torch/csrc/cuda/lms/watch.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -20,6 +21,9 @@ namespace {
 size_t rounded(size_t bytes) {
   return (bytes + 511) / 512 * 512;
 }
+
+// The step of reclaim_for() that pages nothing out.
+constexpr int kEmptyCache = 4;
 
 } // namespace
 
@@ -75,6 +79,7 @@ void* Pager::allocate_raw(size_t bytes, cudaStream_t stream) {
 }
 
 void Pager::pool_begins(compat::MempoolId pool) {
+  Watch::begin(); // a graph replays what its operators used
   ++active_pools_[pool];
   pooling_ = true;
 }
@@ -169,13 +174,16 @@ int Pager::make_room(size_t bytes) {
     // is what the device has, for everything.
     const size_t in_use =
         settings_.limit ? static_cast<size_t>(stats_.resident_bytes.current) : allocated_bytes();
+    if (Watch::counting() && in_use + request > Watch::threshold(limit)) {
+      Watch::begin();
+    }
     if (in_use + request <= limit) {
       if (in_use + request > limit - limit / 8) {
         arena_.prepare(); // so that the first page-out finds memory
       }
       return count;
     }
-    Block* const victim = policy_.victim(in_use + request - limit);
+    Block* const victim = Watch::settled() ? policy_.victim(in_use + request - limit) : nullptr;
     if (!victim) {
       return count;
     }
@@ -193,6 +201,10 @@ bool Pager::reclaim_for(size_t bytes, int& step, Source& source) {
   ++stats_.out_of_memory_retries;
   if (capturing()) {
     return false;
+  }
+  Watch::begin();
+  if (!Watch::settled()) {
+    step = std::max(step, kEmptyCache); // nothing may be paged out
   }
   if (step == 0 && settings_.limit == 0) {
     if (allocated_bytes() + rounded(bytes) <= this->limit()) {
@@ -227,7 +239,7 @@ bool Pager::reclaim_for(size_t bytes, int& step, Source& source) {
           return true;
         }
         break;
-      case 4: {
+      case kEmptyCache: {
         // Free memory that no one uses may be split between segments of the
         // wrong sizes, or wait for events.
         const c10::cuda::CUDAGuard guard(device_);

@@ -1,8 +1,8 @@
 #include <torch/csrc/cuda/lms/runtime.h>
 
-#include <torch/csrc/cuda/lms/guard.h>
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/tier.h>
+#include <torch/csrc/cuda/lms/watch.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -30,7 +30,7 @@ void Runtime::enable() {
     }
   }
   settings.enabled = true;
-  Guard::install();
+  Watch::start(settings.limit > 0 || settings.stress || settings.distributed);
 }
 
 void Runtime::disable() {
@@ -39,7 +39,7 @@ void Runtime::disable() {
     return;
   }
   each([](Pager& pager) { pager.restore(); });
-  Guard::remove();
+  Watch::stop();
   settings.enabled = false;
 }
 

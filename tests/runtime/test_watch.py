@@ -1,0 +1,335 @@
+"""Operators that are only counted, and the moment from which LMS looks at them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import CAPACITY, MIB
+from cxx import HERE, compile_cxx
+from simcuda.process import run_sim
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
+
+
+@pytest.fixture(scope="module")
+def observers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    library = tmp_path_factory.mktemp("observers") / "observers.so"
+    options = ("-shared", "-fPIC", "-Wl,--no-as-needed", "-ltorch_cpu")
+    compile_cxx(HERE / "observers.cpp", library, *options)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture(autouse=True)
+def only_counting(clean_slate: None) -> None:
+    torch.cuda.set_enabled_lms(False)
+    torch.cuda.set_enabled_lms(True)
+    assert stat("watching") == 0
+
+
+def test_nothing_is_looked_at_far_from_the_limit():
+    x = managed(pattern(1))
+    assert stat("adopted") == 0
+    assert stat("resident_bytes") == 0
+    assert stat("watching") == 0
+    assert "LMS only counts operators yet." in torch.cuda.lms.explain()
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_a_twentieth_of_the_limit():
+    limit = stat("limit_bytes")
+    x = pattern(2)
+    assert x.nbytes < limit / 20
+    assert stat("watching") == 0
+    y = pattern(2)
+    assert stat("watching") == 1
+    assert "only counts" not in torch.cuda.lms.explain()
+    managed(x)
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), y.cpu())
+
+
+def test_more_than_the_device_holds():
+    tensors = [managed(pattern(4, start=i)) for i in range(20)]
+    assert len(tensors) * 4 * MIB > CAPACITY
+    assert stat("page_out_count") > 0
+    for i, tensor in enumerate(tensors):
+        assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
+
+
+def test_one_request_for_all():
+    # It fits when what was there before is paged out, of which nothing is known.
+    before = managed(pattern(2))
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="Large Model Support"):
+        torch.empty(CAPACITY - MIB, dtype=torch.uint8, device="cuda")
+    managed(before)
+    assert torch.empty(CAPACITY - MIB, dtype=torch.uint8, device="cuda").is_cuda
+    assert not is_resident(before)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda: torch.cuda.set_limit_lms(40 * MIB), id="limit"),
+        pytest.param(torch.cuda.reclaim_inactive, id="reclaim_inactive"),
+        pytest.param(lambda: torch.cuda.lms._set_stress(True), id="stress"),
+    ],
+)
+def test_what_calls_for_a_look(look):
+    x = managed(pattern(1))
+    look()
+    assert stat("watching") == 1
+    assert evict_count() == 0, "no operator has been seen to use it"
+    managed(x)
+    assert evict_count() == 1
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def evict_count() -> int:
+    before = stat("page_out_count")
+    evict()
+    return stat("page_out_count") - before
+
+
+def test_a_limit_that_was_set_before():
+    torch.cuda.set_enabled_lms(False)
+    torch.cuda.set_limit_lms(40 * MIB)
+    torch.cuda.set_enabled_lms(True)
+    assert stat("watching") == 1
+    torch.cuda.set_limit_lms(0)
+    assert stat("watching") == 1, "what is known stays known"
+
+
+def test_a_pool_calls_for_a_look():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = pattern(1)
+    assert stat("watching") == 1
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_collectives_call_for_a_look():
+    seen = []
+    with torch.library._scoped_library("c10d", "FRAGMENT") as library:
+        library.define("lms_watched(Tensor x) -> ()")
+        library.impl("lms_watched", lambda x: seen.append(stat("watching")), "CUDA")
+        torch.ops.c10d.lms_watched(pattern(1))
+    assert seen == [1]
+
+
+def test_distributed_calls_for_a_look():
+    def on(device: Any) -> int:
+        import torch
+        import torch.distributed
+
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+        torch.cuda.set_enabled_lms(True)
+        torch.ones(4, device="cuda")
+        watching = torch.cuda.lms.stats()["watching"]
+        torch.distributed.destroy_process_group()
+        return watching
+
+    assert run_sim(on) == 1
+
+
+# Operators that run when LMS begins to look ---------------------------------------------------
+
+
+class Running:
+    """An operator of another thread, on x, that waits between two parts of its work."""
+
+    def __init__(
+        self, x: torch.Tensor, first: Callable[[], None], then: Callable[[], None]
+    ) -> None:
+        self.arrived, self.go_on = threading.Event(), threading.Event()
+        self.errors: list[BaseException] = []
+        self.parts = [first, then]
+
+        def operator(x: torch.Tensor) -> None:
+            self.parts[0]()
+            self.arrived.set()
+            assert self.go_on.wait(60)
+            self.parts[1]()
+
+        self.library = torch.library.Library("lms_watch", "DEF")
+        self.library.define("run(Tensor x) -> ()")
+        self.library.impl("run", operator, "CUDA")
+        self.thread = threading.Thread(target=self._call, args=(x,))
+        self.thread.start()
+
+    def _call(self, x: torch.Tensor) -> None:
+        try:
+            torch.ops.lms_watch.run(x)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def arrive(self) -> Running:
+        assert self.arrived.wait(60)
+        return self
+
+    def finish(self) -> None:
+        self.go_on.set()
+        self.thread.join()
+        self.library._destroy()
+        self.parts.clear()  # PyTorch keeps the operator, and they have x
+        assert self.errors == []
+
+
+def nothing() -> None:
+    pass
+
+
+def fill_unseen(x: torch.Tensor, stream: torch.cuda.Stream) -> None:
+    """As a kernel does: all bytes become 1, on a stream that the operator does not show."""
+    assert raw_address(x) != 0
+    arguments = ctypes.c_void_p(raw_address(x)), 1, ctypes.c_size_t(x.nbytes)
+    handle = ctypes.c_void_p(stream.cuda_stream)
+    assert ctypes.CDLL(None).cudaMemsetAsync(*arguments, handle) == 0
+
+
+def ones_bytes(x: torch.Tensor) -> bool:
+    return bool((x.cpu().view(torch.int32) == 0x01010101).all())
+
+
+def test_nothing_moves_before_a_counted_operator_ends():
+    x = managed(pattern(1))
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    running = Running(x, nothing, lambda: fill_unseen(x, side)).arrive()
+    torch.cuda.set_limit_lms(1)
+    managed(x)  # this one is seen, and leaves it idle
+    assert evict_count() == 0
+    assert is_resident(x)
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="until the operators have ended"):
+        torch.empty(CAPACITY, dtype=torch.uint8, device="cuda")
+    running.finish()
+    assert evict_count() == 1
+    assert ones_bytes(x)
+
+
+def test_the_work_of_a_counted_operator_is_waited_for():
+    x = managed(pattern(1))
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    running = Running(x, lambda: fill_unseen(x, side), nothing).arrive()
+    torch.cuda.set_limit_lms(1)
+    managed_on(x, side)
+    running.finish()
+    assert evict_count() == 1
+    fresh = torch.zeros(floats(1), device="cuda")
+    assert fresh.sum().item() == 0
+    assert ones_bytes(x)
+
+
+def managed_on(x: torch.Tensor, behind: torch.cuda.Stream) -> None:
+    """An operator uses x in the order of a program that knows of the other stream's work."""
+    torch.cuda.current_stream().wait_stream(behind)
+    managed(x)
+
+
+def test_operators_inside_of_one_that_was_only_counted():
+    x, y = managed(pattern(1)), managed(pattern(1, start=3))
+
+    def inner() -> None:
+        torch.cuda.set_limit_lms(1)
+        address = raw_address(x)
+        assert address
+        (x + y).sum()  # seen, and what it used is idle
+        torch.empty(floats(2), device="cuda")
+        assert evict_count() == 0
+        assert raw_address(x) == address
+
+    running = Running(x, nothing, inner).arrive()
+    running.finish()
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def test_an_address_that_a_counted_operator_asks_for():
+    x = managed(pattern(1))
+    addresses = []
+    running = Running(x, lambda: addresses.append(x.data_ptr()), nothing).arrive()
+    torch.cuda.set_limit_lms(1)
+    running.finish()
+    assert addresses == [raw_address(x)]
+    assert stat("held_bytes") == 0, "it was for the operator only"
+    managed(x)
+    assert evict_count() == 1
+
+
+def test_an_address_that_is_handed_out_meanwhile():
+    x = managed(pattern(1))
+    x.data_ptr()
+    torch.cuda.set_limit_lms(1)
+    managed(x)
+    assert evict_count() == 0
+    torch.cuda.lms.release(x)
+    managed(x)
+    assert evict_count() == 1
+
+
+@pytest.fixture
+def gate(observers: ctypes.CDLL) -> Iterator[ctypes.CDLL]:
+    """Closed, the next operator waits at it that PyTorch wants counted, and LMS has not yet."""
+    torch.cuda.set_enabled_lms(False)
+    observers.add_gate()  # before LMS in PyTorch's list of callbacks
+    torch.cuda.set_enabled_lms(True)
+    yield observers
+    observers.open_gate()
+    observers.remove_gate()
+
+
+def test_an_operator_that_is_counted_too_late(gate):
+    x, clean = pattern(1), pattern(1, start=5)
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            torch._foreach_add_([x, clean], 1)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    gate.close_gate()
+    thread.start()
+    gate.wait_at_gate()
+    torch.cuda.set_limit_lms(40 * MIB)
+    managed(x)
+    managed(clean)
+    assert evict_count() == 2
+    managed(clean)  # it keeps its host copy, of which the operator does not know
+    assert (is_resident(x), is_resident(clean)) == (False, True)
+    gate.open_gate()
+    thread.join()
+    assert errors == []
+    managed(x)
+    managed(clean)
+    assert evict_count() == 2
+    assert torch.equal(x.cpu(), pattern(1, start=1, device="cpu"))
+    assert torch.equal(clean.cpu(), pattern(1, start=6, device="cpu"))
+
+
+def test_nothing_moves_before_that_operator_ends(gate):
+    x = pattern(1)
+    torch.cuda.synchronize()
+    gate.close_gate()
+    running = Running(x, nothing, lambda: fill_unseen(x, torch.cuda.default_stream()))
+    gate.wait_at_gate()
+    torch.cuda.set_limit_lms(40 * MIB)
+    managed(x)
+    assert evict_count() == 1
+    gate.open_gate()
+    running.arrive()
+    assert is_resident(x)
+    managed(x)
+    assert evict_count() == 0
+    running.finish()
+    assert evict_count() == 1
+    assert ones_bytes(x)
