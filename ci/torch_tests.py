@@ -38,7 +38,7 @@ PART = (RUNTIME, (*SUITE, "-k", "resnet"))
 LARGER_PART = (RUNTIME, (*SUITE, "-k", "resnet or gpt"))
 SANITIZED = {
     "address": ("test_lifetime.py", "test_host.py", "test_streams.py"),
-    "thread": ("test_threads.py", "test_races.py"),
+    "thread": ("test_threads.py", "test_races.py", "test_watch.py"),
 }
 RANDOM = (("runtime/test_programs.py", *QUIET), ("runtime/test_threads.py", *QUIET))
 

@@ -51,6 +51,30 @@ def test_operators_page_outs_and_statistics():
     run_together(work)
 
 
+def test_the_moment_from_which_lms_looks_at_operators():
+    shared = pattern(0.25)
+    expected = pattern(0.25, device="cpu") * 5
+    waiting = threading.Barrier(THREADS)
+
+    def work(index):
+        for turn in range(ROUNDS):
+            if index == 0:
+                torch.cuda.set_enabled_lms(False)
+                torch.cuda.set_limit_lms(0)
+                torch.cuda.set_enabled_lms(True)
+            waiting.wait(60)
+            mine = shared * 2
+            if index == turn % THREADS:
+                torch.cuda.set_limit_lms(1)
+            for _ in range(3):
+                mine.add_(shared)
+            evict()
+            assert torch.equal(mine.cpu(), expected)
+            waiting.wait(60)
+
+    run_together(work)
+
+
 def test_backward_passes():
     # Their operators run on autograd's thread, one for the device.
     weight = pattern(0.25).requires_grad_()
