@@ -57,7 +57,8 @@ class Build:
         output = self.folder / "libstorages.so"
         includes = [f"-I{self.source}", f"-I{self.folder}"]
         includes += [f"-isystem{path}" for path in self._cuda]
-        flags = (self.standard(), "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Werror")
+        flags = [self.standard(), "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Werror"]
+        flags += ["-Wno-init-list-lifetime"]  # c10's ArrayRef, before 1.3
         source = HERE / "storages.cpp"
         run("g++", *flags, *_FLAGS, *includes, source, *libraries, "-Wl,-z,defs", "-o", output)
         return output

@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <torch/csrc/cuda/lms/macros.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -28,9 +29,11 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 namespace {
 
 #if __has_include(<c10/core/DispatchKey.h>) // PyTorch 1.5
-constexpr auto kCudaKey = c10::DispatchKey::CUDATensorId;
+const auto kCudaKey = c10::DispatchKey::CUDATensorId;
+#elif __has_include(<c10/core/TensorTypeIdRegistration.h>) // before PyTorch 1.3
+const auto kCudaKey = c10::CUDATensorId();
 #else
-constexpr auto kCudaKey = c10::TensorTypeId::CUDATensorId;
+const auto kCudaKey = c10::TensorTypeId::CUDATensorId;
 #endif
 
 thread_local std::string t_failure;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <thread>
 
 namespace torch::cuda::lms {
 
@@ -27,7 +28,7 @@ void touch(char* data, size_t bytes) {
 }
 
 void touch_in_parallel(char* data, size_t bytes) {
-  const size_t cores = c10::TaskThreadPoolBase::defaultNumThreads();
+  const size_t cores = std::thread::hardware_concurrency() / 2; // two threads a core
   const size_t threads = std::min({kThreads, std::max<size_t>(cores, 1), bytes / kPart});
   if (threads <= 1) {
     touch(data, bytes);
