@@ -340,3 +340,73 @@ result = torch.cuda.lms.explain()
     assert isinstance(text, str)
     assert text.startswith("LMS has paged nothing out.")
     assert "7 bytes of 7 bytes in use are not managed" in text
+
+
+@pytest.fixture
+def first(patched: Outcome) -> None:
+    if "lms_stats" not in (patched.directory / "torch" / "cuda" / "__init__.py").read_text():
+        pytest.skip("this release's LMS never had these functions: memory_stats() has the numbers")
+
+
+def test_the_functions_of_the_first_lms(first: None, python: str, site: Path) -> None:
+    code = f"""{_DEVICE}{_LIBRARY}{_STATISTICS}
+def fill(device, values):
+    for index in range(len(values)):
+        values[index] = index + 1
+    return 0
+torch.cuda.lms._library.lms_stats = fill
+torch.cuda.lms._library.lms_active = fill
+result = [torch.cuda.memory_active(), torch.cuda.max_memory_active(device=0)]
+result += [names[torch.cuda.memory_reclaimed(torch.device("cuda:0")) - 1].decode()]
+served = torch.cuda.alloc_distribution(0)
+result += [dict((name, count and names[count - 1].decode()[19:]) for name, count in served.items())]
+del log[:]
+returned = [torch.cuda.reset_max_memory_active(0), torch.cuda.reset_memory_reclaimed(),
+            torch.cuda.reset_alloc_distribution(device=0)]
+result += [returned, log]
+"""
+    assert evaluate(python, site, code) == [
+        1,
+        2,
+        "reclaimed_bytes",
+        {
+            "freelist": "freelist",
+            "cudamalloc": "cudamalloc",
+            "reclaim_one": "reclaim_one",
+            "reclaim_fragments": "reclaim_fragments",
+            "cudamalloc_over_limit": 0,
+            "reclaim_all": "reclaim_all",
+            "cudamalloc_purge": "cudamalloc_retry",
+        },
+        [None] * 3,
+        ["reset_active", "reset_reclaimed", "reset_alloc_distribution"],
+    ]
+
+
+def test_the_functions_of_the_first_lms_before_it_is_on(
+    first: None, python: str, site: Path
+) -> None:
+    code = f"""{_DEVICE}{_LIBRARY}
+result = [torch.cuda.memory_reclaimed(), sorted(torch.cuda.alloc_distribution().items())]
+result += [list(opened)]
+torch.cuda.max_memory_active()
+result += [len(opened), torch.cuda.get_enabled_lms(), log]
+"""
+    reclaimed, served, opened, count, enabled, log = evaluate(python, site, code)  # type: ignore[misc]
+    assert (reclaimed, opened, count, enabled) == (0, [], 1, False)
+    assert len(served) == 7
+    assert all(value == 0 for _, value in served)
+    assert log[-1] == "active"
+    assert "set_enabled" not in log
+
+
+def test_a_device_that_there_is_not(first: None, python: str, site: Path) -> None:
+    code = f"""{_DEVICE}{_LIBRARY}
+result = []
+for device in (1, -1):
+    try:
+        torch.cuda.memory_active(device)
+    except AssertionError as error:
+        result.append(str(error))
+"""
+    assert evaluate(python, site, code) == ["Invalid device id"] * 2

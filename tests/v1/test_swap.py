@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from ctypes import c_int64
 
 import pytest
 from device import MIB, Lms, OperatorError, Tensor
@@ -389,6 +390,74 @@ def test_the_names_of_the_statistics(lms: Lms) -> None:
         for key in ("current", "peak", "allocated", "freed"):
             assert {f"pinned.{pool}.{key}", f"pinned_bytes.{pool}.{key}"} <= names
     assert {"reclaimed", "reclaimed_bytes", "alloc_distribution.cudamalloc_retry"} <= names
+
+
+@pytest.fixture
+def active(lms: Lms) -> Callable[[], tuple[int, int]]:
+    """Bytes that cannot be paged out, and the most of them: from the statistics before 1.4."""
+    if not hasattr(lms.runtime, "lms_active"):
+        pytest.skip("this release's LMS has memory_stats() instead")
+
+    def values() -> tuple[int, int]:
+        numbers = (c_int64 * 2)()
+        lms.lms("active", 0, numbers)
+        return numbers[0], numbers[1]
+
+    return values
+
+
+def test_active_is_what_operators_use(lms: Lms, active: Callable[[], tuple[int, int]]) -> None:
+    lms.lms("reset_active", 0)
+    assert active() == (0, 0)
+    tensors = made(lms, 3)
+    assert lms.calls.allocated_bytes() == 24 * MIB
+    assert active() == (0, 8 * MIB)  # one after the other
+    assert lms.reclaim() == 24 * MIB
+    assert active() == (0, 8 * MIB)
+    use_at_once(lms, tensors[:2])
+    assert active() == (0, 16 * MIB)
+    lms.lms("reset_active", 0)
+    with lms.operator():
+        tensors[0].address()
+        assert active() == (8 * MIB, 8 * MIB)
+        small = Tensor(lms, 1000)
+        assert active() == (8 * MIB + 1024, 8 * MIB + 1024)
+        workspace = lms.raw("raw_alloc", 2 * MIB)
+        lms.calls.raw_delete(workspace)
+    del small
+    assert active() == (0, 10 * MIB + 1024)
+
+
+def test_all_is_active_while_lms_is_off(lms: Lms, active: Callable[[], tuple[int, int]]) -> None:
+    tensors = made(lms, 3)
+    lms.enable(False)
+    lms.lms("reset_active", 0)
+    assert active() == (24 * MIB, 24 * MIB)
+    tensors.append(Tensor(lms, 8 * MIB))
+    tensors.pop()
+    assert active() == (24 * MIB, 32 * MIB)
+    lms.enable()
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+    lms.lms("reset_active", 0)
+    assert active() == (0, 0)
+
+
+@pytest.mark.usefixtures("active")
+def test_each_statistic_of_the_first_lms_starts_again_by_itself(lms: Lms) -> None:
+    def values() -> list[bool]:
+        stats = lms.stats()
+        sources = ("freelist", "cudamalloc", "reclaim_one")
+        served = sum(stats[f"alloc_distribution.{source}"] for source in sources)
+        return [stats["reclaimed_bytes"] > 0, served > 0, stats["reclaimed"] > 0]
+
+    tensors = made(lms, 9)
+    lms.reclaim()
+    assert values() == [True, True, True]
+    lms.lms("reset_reclaimed", 0)
+    assert values() == [False, True, True]
+    lms.lms("reset_alloc_distribution", 0)
+    assert values() == [False, False, True]
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
 
 
 def test_two_devices(lms: Lms) -> None:

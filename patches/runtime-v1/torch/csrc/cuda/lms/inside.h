@@ -1,11 +1,12 @@
 #pragma once
 
-// What PyTorch 1.3 does not tell of its native allocator, in the words of 1.4.
+// What PyTorch before 1.4 does not tell of its native allocator, in the words of 1.4.
 // Defined in its CUDACachingAllocator.cpp, which alone sees the blocks: see
 // inside_inl.h.
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,7 +42,15 @@ struct SegmentInfo {
   std::vector<BlockInfo> blocks; // by address, without gaps
 };
 
+// Memory that LMS cannot page out, in bytes.
+struct Active {
+  int64_t current = 0;
+  int64_t peak = 0; // since it was reset
+};
+
 DeviceStats getDeviceStats(int device);
+Active active(int device, size_t idle); // what it can page out
+void reset_active(int device);
 std::vector<SegmentInfo> snapshot();
 
 } // namespace inside

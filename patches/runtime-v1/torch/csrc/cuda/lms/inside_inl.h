@@ -1,9 +1,10 @@
-// Included at the end of PyTorch 1.3's CUDACachingAllocator.cpp, which is C++11.
+// Included at the end of CUDACachingAllocator.cpp before PyTorch 1.4, which is C++11.
 
 #ifndef C10_CUDA_NO_LMS
 
 #include <torch/csrc/cuda/lms/inside.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -24,6 +25,21 @@ DeviceStats getDeviceStats(int device) {
   stats.allocated_bytes[0].current = static_cast<int64_t>(known.amount_allocated);
   stats.reserved_bytes[0].current = static_cast<int64_t>(known.amount_cached);
   return stats;
+}
+
+Active active(int device, size_t idle) {
+  const std::lock_guard<std::recursive_mutex> lock(native::caching_allocator.mutex);
+  native::DeviceStats& known = native::caching_allocator.get_stats_for_device(device);
+  Active active;
+  active.current = static_cast<int64_t>(known.amount_allocated - idle);
+  active.peak = std::max(static_cast<int64_t>(known.max_amount_active), active.current);
+  known.max_amount_active = static_cast<uint64_t>(active.peak);
+  return active;
+}
+
+void reset_active(int device) {
+  const std::lock_guard<std::recursive_mutex> lock(native::caching_allocator.mutex);
+  native::caching_allocator.get_stats_for_device(device).max_amount_active = 0;
 }
 
 std::vector<SegmentInfo> snapshot() {

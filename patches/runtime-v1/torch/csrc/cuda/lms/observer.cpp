@@ -3,6 +3,7 @@
 
 #include <torch/csrc/cuda/lms/guard.h>
 
+#include <torch/csrc/cuda/lms/active.h>
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/operator.h>
 #include <torch/csrc/cuda/lms/runtime.h>
@@ -79,6 +80,7 @@ void* address(const c10::StorageImpl& constant) {
     const bool write = written(storage);
     if (!Guard::has_pinned(data.get_context(), write)) {
       Guard::address_taken(storage, write);
+      count_active(storage.device().index());
     }
   }
   return data.get();

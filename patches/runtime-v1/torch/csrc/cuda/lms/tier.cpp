@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/tier.h>
 
+#include <torch/csrc/cuda/lms/active.h>
 #include <torch/csrc/cuda/lms/lock.h>
 #include <torch/csrc/cuda/lms/runtime.h>
 
@@ -33,7 +34,12 @@ compat::cca::CUDAAllocator* Tier::install() {
 
 c10::DataPtr Tier::allocate(size_t bytes) const {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
-  return pager ? pager->allocate(bytes) : native_->allocate(bytes);
+  if (!pager) {
+    return native_->allocate(bytes);
+  }
+  c10::DataPtr memory = pager->allocate(bytes);
+  count_active(memory.device().index());
+  return memory;
 }
 
 c10::DeleterFnPtr Tier::raw_deleter() const {
@@ -42,8 +48,12 @@ c10::DeleterFnPtr Tier::raw_deleter() const {
 
 void* Tier::raw_allocate(size_t bytes) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
-  return pager ? pager->allocate_raw(bytes, c10::cuda::getCurrentCUDAStream())
-               : native_->raw_allocate(bytes);
+  if (!pager) {
+    return native_->raw_allocate(bytes);
+  }
+  void* const memory = pager->allocate_raw(bytes, c10::cuda::getCurrentCUDAStream());
+  count_active(c10::cuda::current_device());
+  return memory;
 }
 
 void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {

@@ -3,9 +3,11 @@
 // Included by c10/cuda/CUDACachingAllocator.cpp, which is C++11.
 
 #include <c10/core/Allocator.h>
+#include <c10/core/LMS.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace torch {
 namespace cuda {
@@ -26,6 +28,9 @@ struct Tier {
   static void recorded(void* /*address*/, c10::cuda::CUDAStream /*stream*/) {}
   static void recorded(const c10::DataPtr& /*data*/, c10::cuda::CUDAStream /*stream*/) {}
   static void emptied() {}
+  static uint64_t active(uint64_t allocated) {
+    return allocated;
+  }
 };
 
 #else
@@ -50,6 +55,12 @@ class Tier : public c10::Allocator {
   static void recorded(void* address, c10::cuda::CUDAStream stream);
   static void recorded(const c10::DataPtr& data, c10::cuda::CUDAStream stream);
   static void emptied();
+
+  // Of the bytes that are allocated, how many are known to be in use: all while
+  // LMS is off; while it is on, count_active() counts.
+  static uint64_t active(uint64_t allocated) {
+    return c10::lms::hooks.load(std::memory_order_acquire) ? 0 : allocated;
+  }
 
  private:
   explicit Tier(c10::Allocator* native) : native_(native) {}

@@ -27,6 +27,11 @@ struct Use {
   bool recorded;
 };
 
+// The native allocator's rounding, which its statistics count.
+inline size_t rounded(size_t bytes) {
+  return (bytes + 511) / 512 * 512;
+}
+
 // One managed storage: its bytes, wherever they are, and what LMS knows of it.
 // The storage's DataPtr has this as its context, so the block lives as long as
 // the storage, or longer while an operator has it pinned.

@@ -128,6 +128,11 @@ class Pager {
   // An operator got no such memory and ended without an error all the same.
   void went_on(size_t bytes, const char* op);
 
+  // Bytes of device memory that could be paged out now.
+  size_t idle_bytes() const {
+    return policy_.bytes();
+  }
+
   // One paragraph for an error message.
   std::string account(size_t bytes, const char* op) const;
 

@@ -22,10 +22,16 @@ class Policy {
     remove(block);
     block.place = idle_.insert(idle_.end(), &block);
     block.idle = true;
+    bytes_ += rounded(block.size);
   }
 
   void freed(Block& block) {
     remove(block);
+  }
+
+  // Bytes of device memory that idle blocks have.
+  size_t bytes() const {
+    return bytes_;
   }
 
   // The block to page out when this many bytes are missing, or null.
@@ -59,6 +65,7 @@ class Policy {
     if (block.idle) {
       idle_.erase(block.place);
       block.idle = false;
+      bytes_ -= rounded(block.size);
     }
   }
 
@@ -66,6 +73,7 @@ class Policy {
   static constexpr size_t kWindow = 16; // blocks
 
   std::list<Block*> idle_; // oldest first
+  size_t bytes_ = 0;
 };
 
 } // namespace torch::cuda::lms

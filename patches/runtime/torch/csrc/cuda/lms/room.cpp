@@ -17,11 +17,6 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// The native allocator's rounding, which its statistics count.
-size_t rounded(size_t bytes) {
-  return (bytes + 511) / 512 * 512;
-}
-
 // The step of reclaim_for() that pages nothing out.
 constexpr int kEmptyCache = 4;
 
