@@ -34,7 +34,7 @@ class Lms:
             (self.calls, "train_batch_norm", c_bool, (c_void_p, c_uint32)),
             (self.calls, "operator_begin", c_void_p, (c_char_p,)),
             (self.calls, "operator_end", None, (c_void_p,)),
-            (self.calls, "data", c_bool, (c_void_p, POINTER(c_void_p))),
+            (self.calls, "data", c_bool, (c_void_p, c_int, POINTER(c_void_p))),
             (self.calls, "plain_address", c_void_p, (c_void_p,)),
             (self.calls, "resize", c_bool, (c_void_p, c_size_t)),
             (self.calls, "raw_alloc", c_bool, (c_size_t, POINTER(c_void_p))),
@@ -131,6 +131,8 @@ class Lms:
 class Tensor:
     """Bytes on a device; `fill` and `same` are operators."""
 
+    WAYS = ("data()", "data() const", "unsafe_data<T>()", "data<T>() const")
+
     def __init__(self, lms: Lms, size: int, device: int = 0) -> None:
         self._lms = lms
         self._handle = lms.calls.tensor_new(size, device)
@@ -163,10 +165,10 @@ class Tensor:
         """Fills it, too, in an operator that does not say so."""
         self._lms.do("train_batch_norm", self._handle, seed)
 
-    def address(self) -> int:
-        """StorageImpl::data()"""
+    def address(self, way: str = "data()") -> int:
+        """StorageImpl::data(), or another of `WAYS`."""
         address = c_void_p()
-        self._lms.do("data", self._handle, byref(address))
+        self._lms.do("data", self._handle, self.WAYS.index(way), byref(address))
         return address.value or 0
 
     def plain_address(self) -> int:

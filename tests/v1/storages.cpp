@@ -180,8 +180,18 @@ API void operator_end(void* op) {
   delete static_cast<c10::lms::Operator*>(op);
 }
 
-API bool data(void* handle, void** address) {
-  return done([&] { *address = tensor(handle).storage().data(); });
+// The address, by each of the ways that PyTorch's own code goes.
+API bool data(void* handle, int way, void** address) {
+  return done([&] {
+    c10::StorageImpl& storage = tensor(handle).storage();
+    const c10::StorageImpl& constant = storage;
+    void* const addresses[] = {
+        way == 0 ? storage.data() : nullptr,
+        way == 1 ? constant.data() : nullptr,
+        way == 2 ? storage.unsafe_data<uint8_t>() : nullptr,
+        way == 3 ? constant.data<uint8_t>() : nullptr};
+    *address = addresses[way];
+  });
 }
 
 // The address that is in the storage now, without asking for it.

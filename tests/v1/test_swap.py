@@ -93,6 +93,18 @@ def test_a_paged_out_storage_has_no_address(lms: Lms) -> None:
     assert not tensor.resident
 
 
+@pytest.mark.parametrize("way", Tensor.WAYS)
+def test_whoever_asks_for_an_address_gets_the_bytes(lms: Lms, way: str) -> None:
+    tensor = Tensor(lms, 8 * MIB).fill(1)
+    lms.reclaim()
+    with lms.operator():
+        address = tensor.address(way)
+        assert address != 0
+        assert lms.reclaim() == 0
+        assert tensor.plain_address() == address
+    assert tensor.same(1)
+
+
 def test_an_operator_pins_what_it_has_the_address_of(lms: Lms) -> None:
     tensors = made(lms, 3)
     others = made(lms, 3)
