@@ -130,7 +130,7 @@ def plan_build(request: Request) -> Plan:
     """
     data = load_data()
     tag, architecture = request.tag, request.architecture
-    _require_cuda(tag, architecture, data)
+    _require_cuda(request, data)
     python = request.python or _default_python(tag)
     if python not in tag.pythons:
         raise WrongPythonError(
@@ -218,7 +218,8 @@ def load_data() -> dict[str, Any]:
     return data
 
 
-def _require_cuda(tag: Tag, architecture: str, data: Mapping[str, Any]) -> None:
+def _require_cuda(request: Request, data: Mapping[str, Any]) -> None:
+    tag, architecture = request.tag, request.architecture
     if architecture not in data["repository"]:
         known = ", ".join(data["repository"])
         raise WrongPlatformError(
@@ -229,6 +230,13 @@ def _require_cuda(tag: Tag, architecture: str, data: Mapping[str, Any]) -> None:
         raise WrongPlatformError(
             f"{tag.name} is built with CUDA {tag.cuda}, and CUDA ended on {architecture} with"
             f" {last}; choose an older release: lmsbuild tags"
+        )
+    if request.image is not None:
+        return  # which has its own
+    if Version(tag.cuda) < Version(data["first_cuda"]):
+        raise WrongPlatformError(
+            f"{tag.name} is built with CUDA {tag.cuda}, and the container's packages begin with"
+            f" {data['first_cuda']}; give one that has it with --image"
         )
     if tag.cuda not in data["gcc"]:
         raise BuildConfigError(

@@ -15,6 +15,7 @@ import standin
 from click.testing import CliRunner
 from fake_upstream import Upstream, commit, git
 from fake_upstream import upstream as upstream
+from packaging.version import Version
 
 from lmsbuild import cibuildwheel, engine, sourcebuild
 from lmsbuild.cibuildwheel import find_builder
@@ -114,6 +115,11 @@ def test_cuda_of_each_architecture() -> None:
 def test_every_release_has_a_plan_or_says_what_is_missing(tag: Tag) -> None:
     if tag.variant is None:
         assert plan(tag).identifier.startswith("cp3")
+    elif Version(tag.cuda) < Version("10.1"):
+        with pytest.raises(WrongPlatformError, match=r"begin with 10\.1; give one .* --image"):
+            plan(tag)
+        with pytest.raises(NoIdentifierError, match=r"pip install 'cibuildwheel<3'"):
+            plan(tag, image="example.org/cuda:1")
     else:
         with pytest.raises(NoIdentifierError, match=r"pip install 'cibuildwheel<3'"):
             plan(tag)
