@@ -37,8 +37,7 @@ Depth* free_depth() {
   }
   auto* const depth = new Depth;
   depth->next = depths.load(std::memory_order_relaxed);
-  while (!depths.compare_exchange_weak(
-      depth->next, depth, std::memory_order_release, std::memory_order_relaxed)) {
+  while (!depths.compare_exchange_weak(depth->next, depth)) { // as the depths themselves
   }
   return depth;
 }
