@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild import integrity
-from lmsbuild.compile import LIBRARY
+from lmsbuild.compile import LIBRARY, SEAM
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -25,7 +25,11 @@ from lmsbuild.errors import (
 from lmsbuild.registry import Tag
 
 PROJECT = "torch"
-LIBRARY_MEMBER = f"torch/lib/{LIBRARY}"
+LIBRARY_FOLDER = "torch/lib/"
+LIBRARY_MEMBER = f"{LIBRARY_FOLDER}{LIBRARY}"
+# Of the runtimes that have one.
+SEAM_MEMBER = f"{LIBRARY_FOLDER}{SEAM}"
+SEAM_LOADER = "torch/_lms_seam.py"
 VERSION_MEMBER = "torch/version.py"
 CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 
@@ -140,9 +144,12 @@ def check(
         if LIBRARY_MEMBER in members or "lms" in (base.version.local or ""):
             raise AlreadyGraftedError(f"{name} has LMS already; give the official wheel")
         _check_target(base, tag, architecture, python)
-        check_libraries(name, members)
         if official:
+            # Upstream's oldest wheels have renamed libraries, too, which still have their sonames.
             _check_origin(base, tag, wheel)
+            check_cuda(name, members)
+        else:
+            check_libraries(name, members)
     problems = integrity.record_problems(base.path, advance)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -163,6 +170,11 @@ def check_libraries(name: str, members: Collection[str]) -> None:
             f"{name}: auditwheel has renamed its libraries ({renamed[0]}); give the wheel as it "
             "was before `auditwheel repair`"
         )
+    check_cuda(name, members)
+
+
+def check_cuda(name: str, members: Collection[str]) -> None:
+    """Raise CpuOnlyWheelError unless torch's CUDA library is among the members."""
     if CUDA_LIBRARY not in members:
         raise CpuOnlyWheelError(
             f"{name} is a CPU-only torch (no {CUDA_LIBRARY}); give the CUDA wheel"

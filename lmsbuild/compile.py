@@ -18,6 +18,11 @@ LIBRARY = "libtorch_lms.so"
 RUNTIME_SOURCES = "torch/csrc/cuda/lms"  # below the runtime's root
 EXPORT_PREFIX = "lms_"
 
+# A variant of the runtime may have one: a library that is loaded before torch's own and takes
+# calls that they make to each other. It links to none of them.
+SEAM = "libtorch_lms_seam.so"
+SEAM_SOURCES = f"{RUNTIME_SOURCES}/seam"
+
 # What the runtime links to, all of it in torch/lib.
 TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so")
 
@@ -95,6 +100,59 @@ def build_library(
     files = [*sources(inputs.runtime), linkstub.shim_dir() / "compat.cpp"]
     instrument = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"] if sanitize else []
     command = [*compiler.command, *flags(tag), *instrument, *_include_flags(inputs), "-c"]
+    objects = _compile_all(command, files, folder, compiler, log, progress)
+    library = folder / LIBRARY
+    link = _link_command(compiler, inputs, policy, objects, library)
+    _run([*link, *(instrument or ["-Wl,-s"])], _unlinked(compiler, policy), log)
+    _check_machine(library, compiler.machine, policy)
+    _check_exports(library)
+    return library
+
+
+def build_seam(
+    tag: Tag,
+    compiler: Compiler,
+    inputs: Inputs,
+    folder: Path,
+    *,
+    policy: linkstub.Policy | None,
+    log: Path,
+) -> Path | None:
+    """Compile and link ``folder``/libtorch_lms_seam.so where the runtime has one, as the above."""
+    files = sorted((inputs.runtime / SEAM_SOURCES).glob("*.cpp"))
+    if not files:
+        return None
+    command = [*compiler.command, *flags(tag), *_include_flags(inputs), "-c"]
+    objects = _compile_all(
+        command, [*files, linkstub.shim_dir() / "compat.cpp"], folder / "seam", compiler, log, None
+    )
+    library = folder / SEAM
+    link = [
+        *(*compiler.command, "-shared", "-o", str(library), *map(str, objects)),
+        f"-Wl,-soname,{SEAM}",
+        *_LINK_FLAGS,
+        *_system_libraries(compiler, policy, folder / "seam" / "stubs"),
+        "-Wl,-s",
+    ]
+    _run(link, _unlinked(compiler, policy), log)
+    _check_machine(library, compiler.machine, policy)
+    return library
+
+
+def _unlinked(compiler: Compiler, policy: linkstub.Policy | None) -> str:
+    within = f" within {policy.name}" if policy else ""
+    return f"the runtime does not link{within} with {compiler.version}"
+
+
+def _compile_all(
+    command: Sequence[str],
+    files: Sequence[Path],
+    folder: Path,
+    compiler: Compiler,
+    log: Path,
+    progress: Progress | None,
+) -> list[Path]:
+    """The object files, in the order of the sources."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(file, folder / f"{file.stem}.o") for file in files]
 
@@ -116,18 +174,8 @@ def build_library(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    library = folder / LIBRARY
     # In the order of the names, not of completion: the result depends on it.
-    link = _link_command(compiler, inputs, policy, [output for _, output in jobs], library)
-    _run(
-        [*link, *(instrument or ["-Wl,-s"])],
-        f"the runtime does not link within {policy.name} with {compiler.version}"
-        if policy
-        else f"the runtime does not link with {compiler.version}",
-        log,
-    )
-    _check_result(library, compiler.machine, policy)
-    return library
+    return [output for _, output in jobs]
 
 
 def cxx11_abi(torch: Path) -> int:
@@ -210,28 +258,35 @@ def _link_command(
         str(runtime),
         f"-Wl,-soname,{LIBRARY}",
         f"-Wl,--version-script,{exports}",
-        # A symbol that nobody defines, for example by a wrong ABI, fails here, not at import.
+        *_LINK_FLAGS,
         # What torch's own libraries lack (cuDNN, NCCL) is not our business.
-        "-Wl,-z,defs",
         "-Wl,--allow-shlib-undefined",
-        "-Wl,-z,relro",
-        "-Wl,-z,now",
         # Where upstream's own CUDA library looks for its neighbours.
         f"-Wl,-rpath,{elf.read(lib / 'libc10_cuda.so').rpath or '$ORIGIN'}",
         "-Wl,--enable-new-dtags",
-        "-Wl,--hash-style=gnu",
-        "-Wl,--build-id=none",
-        *(
-            linkstub.link_arguments(
-                compiler.command, compiler.machine, policy, library.parent / "stubs"
-            )
-            if policy
-            else ()
-        ),
+        *_system_libraries(compiler, policy, library.parent / "stubs"),
     ]
 
 
-def _check_result(path: Path, machine: str, policy: linkstub.Policy | None) -> None:
+_LINK_FLAGS = (
+    # A symbol that nobody defines, for example by a wrong ABI, fails here, not at import.
+    "-Wl,-z,defs",
+    "-Wl,-z,relro",
+    "-Wl,-z,now",
+    "-Wl,--hash-style=gnu",
+    "-Wl,--build-id=none",
+)
+
+
+def _system_libraries(
+    compiler: Compiler, policy: linkstub.Policy | None, stubs: Path
+) -> Sequence[str]:
+    if policy is None:
+        return ()
+    return linkstub.link_arguments(compiler.command, compiler.machine, policy, stubs)
+
+
+def _check_machine(path: Path, machine: str, policy: linkstub.Policy | None) -> None:
     library = elf.read(path)
     if library.machine != machine:
         raise CompileError(f"the compiler made a library for {library.machine}, not {machine}")
@@ -239,6 +294,10 @@ def _check_result(path: Path, machine: str, policy: linkstub.Policy | None) -> N
         raise CompileError(
             f"the library asks for more than {policy.name} allows: {', '.join(too_new)}"
         )
+
+
+def _check_exports(path: Path) -> None:
+    library = elf.read(path)
     foreign = sorted(n for n in library.exported if not n.startswith(EXPORT_PREFIX))
     if foreign or not library.exported:
         raise CompileError(

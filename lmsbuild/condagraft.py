@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 from packaging.version import Version
 
 from lmsbuild import condabase, library, lock, ownbuild, provenance, record
-from lmsbuild.basewheel import LIBRARY_MEMBER
+from lmsbuild.basewheel import LIBRARY_FOLDER
 from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
 from lmsbuild.download import Target
@@ -76,7 +76,7 @@ def build_package(request: Request, report: Report) -> Result:
         recipe = recipe_for(tag, compiler, target, request, report)
         digests = [sha256_of(path) for path in (request.base, *request.companions)]
         identity = hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        binary = library.kept_or_built(
+        libraries = library.kept_or_built(
             recipe, lambda _: base.torch, identity, request.cache, report
         )
         origin = origin_of(
@@ -89,7 +89,7 @@ def build_package(request: Request, report: Report) -> Result:
             python=base.python,
         )
         changes = {f"{base.site}/{path}": data for path, data in patched.files.items()}
-        changes[f"{base.site}/{LIBRARY_MEMBER}"] = binary
+        changes |= {f"{base.site}/{LIBRARY_FOLDER}{name}": data for name, data in libraries.items()}
         changes |= _metadata(base, changes)
         path = _write(base, changes, origin, request.out, report)
     return Result(path=path, provenance=origin)

@@ -31,7 +31,7 @@ from lmsbuild import (
     record,
 )
 from lmsbuild.architecture import architecture as architecture_of
-from lmsbuild.basewheel import LIBRARY_MEMBER, PROJECT, BaseWheel
+from lmsbuild.basewheel import LIBRARY_FOLDER, PROJECT, BaseWheel
 from lmsbuild.cache import sha256_of
 from lmsbuild.download import Progress, Target
 from lmsbuild.draft import draft, remove_drafts
@@ -124,7 +124,7 @@ def build_wheel(request: Request, report: Report) -> Result:
         tag = ownbuild.within(tag, base.platform_tag, request.architecture)
         recipe = recipe_for(tag, compiler, target, request, report)
         identity = library.release_identity(tag, request.architecture, rows) if official else digest
-        binary = library.library_for(recipe, base, identity, request.cache, report)
+        libraries = library.library_for(recipe, base, identity, request.cache, report)
         origin = origin_of(
             recipe,
             patched,
@@ -134,7 +134,7 @@ def build_wheel(request: Request, report: Report) -> Result:
             binaries={row.path: row.hash for row in rows if is_binary(row.path)},
             python=base.python,
         )
-        path = write_wheel(base, patched, binary, origin, request.out, report)
+        path = write_wheel(base, patched, libraries, origin, request.out, report)
     return Result(path=path, provenance=origin)
 
 
@@ -249,7 +249,7 @@ def require_space(out: Path, size: int) -> None:
 def write_wheel(
     base: BaseWheel,
     patched: PythonPatch,
-    binary: bytes,
+    libraries: Mapping[str, bytes],
     origin: Provenance,
     out: Path,
     report: Report,
@@ -258,12 +258,12 @@ def write_wheel(
 
     Raises NoSpaceError, OSError.
     """
-    require_space(out, base.path.stat().st_size + len(binary))
+    require_space(out, base.path.stat().st_size + sum(map(len, libraries.values())))
     version = lms_version(base.version)
     name, _, *rest = base.path.name.split("-")
     path = out / "-".join([name, version, *rest])
     with draft(path) as unfinished, unfinished.open("xb") as stream:
-        _write(stream, base, version, patched, binary, origin, report)
+        _write(stream, base, version, patched, libraries, origin, report)
         stream.flush()
         os.fsync(stream.fileno())
     return path
@@ -274,7 +274,7 @@ def _write(
     base: BaseWheel,
     version: str,
     patched: PythonPatch,
-    binary: bytes,
+    libraries: Mapping[str, bytes],
     origin: Provenance,
     report: Report,
 ) -> None:
@@ -319,7 +319,8 @@ def _write(
         for name in sorted(patched.files.keys() - present):
             if (data := patched.files[name]) is not None:
                 put(name, data)
-        put(LIBRARY_MEMBER, binary, archive.SHARED_LIBRARY)
+        for name, data in libraries.items():
+            put(LIBRARY_FOLDER + name, data, archive.SHARED_LIBRARY)
         put_all([info for info in members if info.filename.startswith(f"{old}/")])
         put(f"{new}/{provenance.FILE_NAME}", provenance.dump(origin))
         written.append(record.Row(path=f"{new}/RECORD"))

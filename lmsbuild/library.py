@@ -1,4 +1,4 @@
-"""The compiled runtime of a wheel: taken from the cache, or built."""
+"""The compiled runtime of a wheel, one library or two: taken from the cache, or built."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from lmsbuild.cache import scratch, sha256_of_files, write_atomically
 from lmsbuild.compile import LIBRARY
 from lmsbuild.fetch import Fetched
 from lmsbuild.registry import Tag
-from lmsbuild.runtime import runtime_files
+from lmsbuild.runtime import lay_out, runtime_files
 from lmsbuild.toolchain import Compiler
 
 Report = Callable[[str, int, "int | None"], None]
 
 _HEADERS = "torch/include/"
+_NOTE = "sha256"  # of each library, beside them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class Recipe:
 
 def library_for(
     recipe: Recipe, base: BaseWheel, identity: str, cache: Path, report: Report
-) -> bytes:
-    """Content of libtorch_lms.so for a wheel, from the cache when it was built before.
+) -> dict[str, bytes]:
+    """libtorch_lms.so for a wheel, and what comes with it, from the cache when built before.
 
     ``identity`` is the same for bases that the same library fits: the wheel's hash, or what
     release_identity() says. Stages "unpack" (bytes) and "compile" (files) are reported. Raises as
@@ -54,7 +55,7 @@ def library_for(
 
 def kept_or_built(
     recipe: Recipe, unpack: Callable[[Path], Path], identity: str, cache: Path, report: Report
-) -> bytes:
+) -> dict[str, bytes]:
     """As library_for, for any base: ``unpack`` puts it into a folder and returns its torch."""
     folder = cache / "libraries" / _key(recipe, identity)
     kept = _kept(folder)
@@ -62,29 +63,38 @@ def kept_or_built(
         return kept
     with scratch(cache) as name:
         torch = unpack(Path(name))
-        data = build(recipe, torch, Path(name) / "objects", cache, report).read_bytes()
-    write_atomically(folder / LIBRARY, data)
-    # The note comes last: a library without one is built again.
-    write_atomically(folder / "sha256", hashlib.sha256(data).hexdigest().encode())
-    return data
+        built = build(recipe, torch, Path(name) / "objects", cache, report)
+        libraries = {path.name: path.read_bytes() for path in built}
+    for path, data in libraries.items():
+        write_atomically(folder / path, data)
+    # The note comes last: libraries without one are built again.
+    write_atomically(folder / _NOTE, json.dumps(_digests(libraries)).encode())
+    return libraries
 
 
-def build(recipe: Recipe, torch: Path, folder: Path, cache: Path, report: Report) -> Path:
+def build(
+    recipe: Recipe, torch: Path, folder: Path, cache: Path, report: Report
+) -> tuple[Path, ...]:
     """Compile in ``folder`` against an unpacked or installed torch package."""
     inputs = compile.Inputs(
         torch=torch,
-        runtime=recipe.patches / "runtime",
+        runtime=lay_out(recipe.patches, recipe.tag.variant, folder / "runtime"),
         cuda=tuple(found.path for found in recipe.headers.values()),
     )
-    return compile.build_library(
+    log = cache / "logs" / f"compile-{recipe.tag.name}.log"
+    library = compile.build_library(
         recipe.tag,
         recipe.compiler,
         inputs,
         folder,
         policy=recipe.policy,
-        log=cache / "logs" / f"compile-{recipe.tag.name}.log",
+        log=log,
         progress=lambda done, total: report("compile", done, total),
     )
+    seam = compile.build_seam(
+        recipe.tag, recipe.compiler, inputs, folder, policy=recipe.policy, log=log
+    )
+    return (library, seam) if seam else (library,)
 
 
 def unpack_torch(base: BaseWheel, folder: Path, report: Report) -> Path:
@@ -116,13 +126,17 @@ def release_identity(tag: Tag, architecture: str, rows: Iterable[record.Row]) ->
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def _kept(folder: Path) -> bytes | None:
+def _kept(folder: Path) -> dict[str, bytes] | None:
     try:
-        data = (folder / LIBRARY).read_bytes()
-        told = (folder / "sha256").read_text(encoding="ascii")
-    except OSError:
+        told = json.loads((folder / _NOTE).read_text(encoding="ascii"))
+        libraries = {name: (folder / name).read_bytes() for name in told}
+    except (OSError, ValueError, TypeError):
         return None
-    return data if hashlib.sha256(data).hexdigest() == told else None
+    return libraries if LIBRARY in libraries and _digests(libraries) == told else None
+
+
+def _digests(libraries: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(data).hexdigest() for name, data in libraries.items()}
 
 
 def _key(recipe: Recipe, identity: str) -> str:
@@ -138,7 +152,7 @@ def _key(recipe: Recipe, identity: str) -> str:
         "policy": recipe.policy and recipe.policy.name,
         "compiler": [recipe.compiler.command, recipe.compiler.version, recipe.compiler.machine],
         "headers": {name: found.sha256 for name, found in recipe.headers.items()},
-        "runtime": sha256_of_files(runtime_files(recipe.patches)),
+        "runtime": sha256_of_files(runtime_files(recipe.patches, recipe.tag.variant)),
         "shim": sha256_of_files(
             {str(path.relative_to(shim)): path for path in shim.rglob("*") if path.is_file()}
         ),

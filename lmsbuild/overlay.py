@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 
 import lmsbuild
 from lmsbuild import compile, elf, library, provenance
-from lmsbuild.basewheel import LIBRARY_MEMBER, CpuOnlyWheelError
+from lmsbuild.basewheel import LIBRARY_FOLDER, CpuOnlyWheelError
 from lmsbuild.download import Target
 from lmsbuild.errors import OverlayError, TargetExistsError
 from lmsbuild.graft import Report, fetch_headers
@@ -129,8 +129,11 @@ def build_overlay(
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
         built = library.build(recipe, installation.torch, Path(name) / "objects", cache, report)
         overlay = Path(name) / "overlay"
-        files = {**patched.files, LIBRARY_MEMBER: built.read_bytes()}
+        libraries = {LIBRARY_FOLDER + path.name: path.read_bytes() for path in built}
+        files = {**patched.files, **libraries}
         _link_tree(root, overlay, files)
+        for path in libraries:
+            (overlay / path).chmod(0o755)
         _link_neighbours(installation, overlay)
         _write_dist_info(installation, tag, patched, recipe, overlay)
         if folder.exists():
@@ -154,7 +157,6 @@ def _link_tree(root: Path, overlay: Path, files: dict[str, bytes | None]) -> Non
     for name, content in files.items():
         if content is not None:
             (overlay / name).write_bytes(content)
-    (overlay / LIBRARY_MEMBER).chmod(0o755)
 
 
 def _link_neighbours(installation: Installation, overlay: Path) -> None:

@@ -299,7 +299,8 @@ def _check_wheel(
     """The hooks fit the wheel's files, each exactly where it says."""
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
         trial = Path(folder)
-        (trial / "runtime").symlink_to((request.patches / "runtime").resolve())
+        for name in {"runtime", tag.variant or "runtime"}:
+            (trial / name).symlink_to((request.patches / name).resolve())
         write_files(trial, hook_files(trial, tag, hooks))
         with integrity.open_wheel(base.path) as wheel:
             return patch_python(

@@ -73,7 +73,7 @@ def patch_python(tag: Tag, patches: Path, read: Read) -> PythonPatch:
                 files[source] = None
             files[patch.path] = content
 
-    runtime = runtime_files(patches)
+    runtime = runtime_files(patches, tag.variant)
     for name, path in runtime.items():
         if name.endswith(_PYTHON_SUFFIXES):
             if current(name) is not None:

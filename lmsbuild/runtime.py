@@ -7,6 +7,7 @@ second tree whose files take the place of the first one's.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def runtime_files(patches: Path, variant: str | None = None) -> dict[str, Path]:
     if variant is not None:
         files = dict(sorted({**files, **_files(patches / variant)}.items()))
     return files
+
+
+def lay_out(patches: Path, variant: str | None, folder: Path) -> Path:
+    """The root of the runtime's tree: its own, or for a variant a copy in ``folder``, merged.
+
+    Raises SeriesError.
+    """
+    if variant is None:
+        return patches / "runtime"
+    for name, path in runtime_files(patches, variant).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
+    return folder
 
 
 def _files(root: Path) -> dict[str, Path]:

@@ -329,7 +329,7 @@ def _estimate(tag: Tag, architecture: str, data: Mapping[str, Any]) -> str:
 
 def _require_lms(wheel: Path, tag: Tag) -> None:
     """The runtime is in the wheel, where it is a library of its own."""
-    if tag.variant is None:
+    if "graft" in tag.strategies:
         with zipfile.ZipFile(wheel) as archive:
             if LIBRARY_MEMBER not in archive.NameToInfo:
                 raise SourceBuildError(

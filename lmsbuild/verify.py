@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild import basewheel, elf, integrity, linkstub, provenance, record
-from lmsbuild.basewheel import LIBRARY_MEMBER
+from lmsbuild.basewheel import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
 from lmsbuild.cache import sha256_of
 from lmsbuild.compile import EXPORT_PREFIX
 from lmsbuild.errors import ForeignWheelError, LmsbuildError, RegistryError
@@ -179,7 +179,7 @@ def _binaries(subject: _Subject, base: Path | None) -> Check:
     ]
     problems += [
         f"{name} is not upstream's"
-        for name in sorted(present.keys() - expected.keys() - {LIBRARY_MEMBER})
+        for name in sorted(present.keys() - expected.keys() - {LIBRARY_MEMBER, SEAM_MEMBER})
     ]
     if not expected:
         problems.append("the base has no binaries")
@@ -193,8 +193,12 @@ def _one_library(subject: _Subject) -> Check:
         if is_binary(info.filename) and "lms" in info.filename.rsplit("/", 1)[-1]
     ]
     problems = []
-    if found != [LIBRARY_MEMBER]:
-        problems.append(f"LMS libraries: {', '.join(found) or 'none'}; expected {LIBRARY_MEMBER}")
+    # What loads a seam, and the seam, go together.
+    expected = [LIBRARY_MEMBER] + [SEAM_MEMBER] * (SEAM_LOADER in subject.wheel.NameToInfo)
+    if sorted(found) != sorted(expected):
+        problems.append(
+            f"LMS libraries: {', '.join(found) or 'none'}; expected {', '.join(expected)}"
+        )
     elif subject.library is None:
         problems.append(f"{LIBRARY_MEMBER} is no shared library")
     elif not subject.platform_tag.endswith(f"_{subject.library.machine}"):

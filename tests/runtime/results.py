@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 
 def as_bytes(results: Any) -> list[Any]:
@@ -17,4 +17,4 @@ def as_bytes(results: Any) -> list[Any]:
         host = leaf.detach().cpu().contiguous()
         return host.dtype, tuple(host.shape), host.view(-1).view(torch.uint8).numpy().tobytes()
 
-    return [leaf_bytes(leaf) for leaf in tree_leaves(results)]
+    return [leaf_bytes(leaf) for leaf in tree_flatten(results)[0]]

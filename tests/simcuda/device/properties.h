@@ -29,7 +29,8 @@ inline constexpr int kGridDimensions[3] = {2147483647, 65535, 65535};
 // Byte offsets in cudaDeviceProp; CUDA 13 dropped fields, so the later ones moved.
 struct PropertyOffsets {
   static constexpr bool k13 = SIMCUDA_CUDART_MAJOR >= 13;
-  static constexpr size_t kSize = k13 ? 1008 : 1032;
+  static constexpr bool k11 = SIMCUDA_CUDART_MAJOR < 12; // shorter, and else like 12
+  static constexpr size_t kSize = k13 ? 1008 : k11 ? 728 : 1032;
   static constexpr size_t kUuid = 256;
   static constexpr size_t kTotalGlobalMem = 288;
   static constexpr size_t kSharedMemPerBlock = 296;
@@ -91,7 +92,8 @@ inline void write_properties(void* properties, int device, size_t capacity) {
   put(At::kCooperativeLaunch, 1);
   put(At::kSharedMemPerBlockOptin, size_t{kSharedPerBlockOptIn});
   put(At::kMaxBlocksPerMultiProcessor, kBlocksPerMultiprocessor);
-  put(At::kHostRegisterSupported, 1);
+  if (!At::k11)
+    put(At::kHostRegisterSupported, 1);
 }
 
 // cudaDevAttr numbers.

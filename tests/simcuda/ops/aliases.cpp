@@ -5,6 +5,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include "../device/control.h"
+#include "release.h"
 
 namespace simops {
 namespace {
@@ -21,7 +22,7 @@ const Aliases::SharedStorage& Aliases::share(const at::Tensor& cuda) {
     if (known.cuda == storage)
       return known;
   }
-  void* data = storage->mutable_data();
+  void* data = address_of(*storage);
   void* view = data != nullptr ? simcuda_host_view(data) : nullptr;
   c10::Storage cpu(
       c10::make_intrusive<c10::StorageImpl>(

@@ -1,5 +1,9 @@
 #include "bare.h"
 
+#include "release.h"
+
+#if TORCH_VERSION_MAJOR >= 2
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/TensorFactories.h>
@@ -121,3 +125,17 @@ void install_bare(torch::Library& aten) {
 }
 
 } // namespace simops
+
+#else // only newer releases are tested without their CUDA kernels
+
+namespace simops {
+
+bool is_bare() {
+  return false;
+}
+
+void install_bare(torch::Library&) {}
+
+} // namespace simops
+
+#endif

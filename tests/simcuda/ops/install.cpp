@@ -10,6 +10,7 @@
 
 #include "bare.h"
 #include "operator.h"
+#include "release.h"
 #include "substitutes.h"
 
 #define SIMOPS_API extern "C" __attribute__((visibility("default")))
@@ -69,11 +70,6 @@ bool chosen(const c10::OperatorHandle& op, bool bare) {
   return has_cpu_semantics(op) || find_substitute(name) != nullptr;
 }
 
-class Quiet : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
 std::unique_ptr<torch::Library> g_library;
 
 } // namespace
@@ -83,7 +79,7 @@ std::unique_ptr<torch::Library> g_library;
 SIMOPS_API long simops_install() {
   using namespace simops;
   Quiet quiet; // overriding a kernel warns, each time
-  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  const WarningGuard guard(&quiet);
   auto library = std::make_unique<torch::Library>(
       torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
@@ -105,10 +101,7 @@ SIMOPS_API long simops_install() {
     library->impl("aten::copy_", torch::CppFunction::makeFromBoxedFunction<&run_copy>());
   g_library = std::move(library);
   // Their kernels are not operators, so they have no CPU semantics.
-  at::Context& context = at::globalContext();
-  context.setUserEnabledCuDNN(false);
-  context.setSDPUseFlash(false);
-  context.setSDPUseMemEfficient(false);
+  choose_plain_kernels(at::globalContext());
   return count;
 }
 

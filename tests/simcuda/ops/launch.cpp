@@ -7,12 +7,13 @@
 #include <atomic>
 
 #include "../device/control.h"
+#include "release.h"
 
 namespace simops {
 namespace {
 
 void* data_of(const at::Tensor& tensor) {
-  return tensor.storage().unsafeGetStorageImpl()->mutable_data();
+  return address_of(*tensor.storage().unsafeGetStorageImpl());
 }
 
 // The bytes between a tensor's first and last element, as an offset into its storage and a size.
@@ -27,6 +28,7 @@ std::pair<size_t, size_t> extent(const at::Tensor& tensor) {
       static_cast<size_t>(elements) * tensor.itemsize()};
 }
 
+#if TORCH_VERSION_MAJOR >= 2
 void on_allocator_event(const c10::cuda::CUDACachingAllocator::TraceEntry& entry) {
   using Entry = c10::cuda::CUDACachingAllocator::TraceEntry;
   void* address = reinterpret_cast<void*>(entry.addr_);
@@ -35,6 +37,7 @@ void on_allocator_event(const c10::cuda::CUDACachingAllocator::TraceEntry& entry
   if (entry.action_ == Entry::FREE_REQUESTED)
     simcuda_block_freed(address, entry.size_);
 }
+#endif
 
 } // namespace
 
@@ -89,12 +92,14 @@ void Launch::record() {
 }
 
 void follow_allocator() {
+#if TORCH_VERSION_MAJOR >= 2 // before, the allocator told nobody
   static std::atomic<bool> following{false};
   if (following || !c10::cuda::CUDACachingAllocator::get()->initialized())
     return;
   if (following.exchange(true))
     return;
   c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(on_allocator_event);
+#endif
 }
 
 } // namespace simops

@@ -13,6 +13,7 @@
 #include "aliases.h"
 #include "launch.h"
 #include "random.h"
+#include "release.h"
 #include "substitutes.h"
 
 namespace simops {
@@ -44,9 +45,9 @@ IValue with_tensors(const IValue& value, const Change& change) {
     return list;
   }
   if (value.isOptionalTensorList()) {
-    c10::List<std::optional<Tensor>> list;
-    for (std::optional<Tensor> tensor : value.toOptionalTensorList()) {
-      list.push_back(tensor.has_value() ? std::optional<Tensor>(change(*tensor)) : std::nullopt);
+    c10::List<Optional<Tensor>> list;
+    for (Optional<Tensor> tensor : value.toOptionalTensorList()) {
+      list.push_back(tensor.has_value() ? Optional<Tensor>(change(*tensor)) : kNone);
     }
     return list;
   }

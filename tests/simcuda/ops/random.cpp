@@ -3,6 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include "release.h"
+
 namespace simops {
 
 at::Generator cpu_generator(const at::Generator& cuda) {
@@ -10,9 +12,8 @@ at::Generator cpu_generator(const at::Generator& cuda) {
   constexpr uint64_t kDraws = 4;
   constexpr uint64_t kMix = 0x9E3779B97F4A7C15;
   const uint64_t seed = cuda.current_seed();
-  const uint64_t offset = cuda.get_offset();
-  at::Generator advanced = cuda;
-  advanced.set_offset(offset + kDraws);
+  const uint64_t offset = offset_of(cuda);
+  set_offset(cuda, offset + kDraws);
   return at::detail::createCPUGenerator(seed * kMix ^ (offset + (kMix >> 32)));
 }
 

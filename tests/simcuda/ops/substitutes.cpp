@@ -9,6 +9,8 @@
 #include <map>
 #include <optional>
 
+#include "release.h"
+
 namespace simops {
 namespace {
 
@@ -17,11 +19,11 @@ using torch::jit::pop;
 using torch::jit::push;
 using torch::jit::Stack;
 
-Tensor plus(const Tensor& gates, const std::optional<Tensor>& bias) {
+Tensor plus(const Tensor& gates, const Optional<Tensor>& bias) {
   return bias.has_value() && bias->defined() ? gates + *bias : gates;
 }
 
-Tensor or_zeros(const std::optional<Tensor>& gradient, const Tensor& like) {
+Tensor or_zeros(const Optional<Tensor>& gradient, const Tensor& like) {
   return gradient.has_value() && gradient->defined() ? *gradient : at::zeros_like(like);
 }
 
@@ -40,7 +42,7 @@ Tensor tanh_slope(const Tensor& value) {
 // (input_gates, hidden_gates, cx, input_bias, hidden_bias) -> (hy, cy, activated gates)
 void lstm_cell(Stack& stack) {
   Tensor input_gates, hidden_gates, cx;
-  std::optional<Tensor> input_bias, hidden_bias;
+  Optional<Tensor> input_bias, hidden_bias;
   pop(stack, input_gates, hidden_gates, cx, input_bias, hidden_bias);
   const auto gates = (plus(input_gates, input_bias) + plus(hidden_gates, hidden_bias)).chunk(4, 1);
   const Tensor in = gates[0].sigmoid();
@@ -53,7 +55,7 @@ void lstm_cell(Stack& stack) {
 
 // (grad_hy, grad_cy, cx, cy, activated gates, has_bias) -> (grad_gates, grad_cx, grad_bias)
 void lstm_cell_backward(Stack& stack) {
-  std::optional<Tensor> maybe_grad_hy, maybe_grad_cy;
+  Optional<Tensor> maybe_grad_hy, maybe_grad_cy;
   Tensor cx, cy, workspace;
   bool has_bias = false;
   pop(stack, maybe_grad_hy, maybe_grad_cy, cx, cy, workspace, has_bias);
@@ -74,7 +76,7 @@ void lstm_cell_backward(Stack& stack) {
 // (input_gates, hidden_gates, hx, input_bias, hidden_bias) -> (hy, what the backward needs)
 void gru_cell(Stack& stack) {
   Tensor input_gates, hidden_gates, hx;
-  std::optional<Tensor> input_bias, hidden_bias;
+  Optional<Tensor> input_bias, hidden_bias;
   pop(stack, input_gates, hidden_gates, hx, input_bias, hidden_bias);
   const auto from_input = plus(input_gates, input_bias).chunk(3, 1);
   const auto from_hidden = plus(hidden_gates, hidden_bias).chunk(3, 1);
@@ -111,7 +113,7 @@ void gru_cell_backward(Stack& stack) {
 void rms_norm_backward(Stack& stack) {
   Tensor grad_out, input, rstd;
   std::vector<int64_t> normalized_shape;
-  std::optional<Tensor> weight;
+  Optional<Tensor> weight;
   c10::List<bool> mask;
   pop(stack, grad_out, input, normalized_shape, rstd, weight, mask);
   const int64_t leading = input.dim() - static_cast<int64_t>(normalized_shape.size());

@@ -160,6 +160,26 @@ class _Builder:
             "-ldl",
             "-lpthread",
         )
+        for alias in sorted(self.libraries[self.runtime].aliases):
+            self.link_alias(alias, version)
+
+    def link_alias(self, alias: str, version: str) -> None:
+        """A library without code that leads to the simulated libcudart."""
+        source, script = self.work / "alias.c", self.work / "alias.map"
+        source.write_text("")
+        script.write_text(f"{version} {{ local: *; }};\n")
+        _run(
+            _CC,
+            "-shared",
+            source,
+            "-o",
+            self.out / alias,
+            f"-Wl,-soname,{alias}",
+            f"-Wl,--version-script={script}",
+            f"-L{self.out}",
+            "-Wl,--no-as-needed",
+            f"-l:{self.runtime}",
+        )
 
     def _device_functions(self) -> list[str]:
         """The API functions that the sources define."""

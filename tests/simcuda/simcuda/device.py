@@ -183,6 +183,7 @@ def start(
         return Device(runtime, None, 0)
     import torch  # noqa: F401 (the libraries that it needs have just been loaded)
 
+    runtime.simcuda_take_static_calls()
     semantics = ctypes.CDLL(str(libraries / "libsimops.so"))
     semantics.simops_install.restype = ctypes.c_long
     semantics.simops_operators_run.restype = ctypes.c_long

@@ -32,6 +32,9 @@ _LIBRARIES = (
 # Libraries that are needed for their presence alone.
 _ALSO_NVIDIA = ("libnvJitLink.so", "libnvToolsExt.so")
 
+# What auditwheel makes of the name of a library that it puts into a wheel.
+_MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.so)")
+
 DRIVER = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 
@@ -47,10 +50,14 @@ _RETURNS_TEXT = re.compile(r"(ErrorString|ErrorName|StatusString|StatusName|Last
 
 @dataclass
 class Library:
-    """A shared library to stand in for: its soname, symbol version, and functions."""
+    """A shared library to stand in for: its soname, symbol version, and functions.
+
+    aliases: other names that torch's libraries know it by.
+    """
 
     soname: str
     symbol_version: str = ""
+    aliases: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
 
 
@@ -78,6 +85,14 @@ def _undefined(library: Path) -> list[tuple[str, str]]:
     return symbols
 
 
+def static_runtime(library: Path) -> set[str]:
+    """The CUDA runtime's functions that a library has inside, linked statically."""
+    symbols = re.findall(
+        r"^\w+ t ((?:__)?cuda[A-Z]\w+)$", _output("nm", str(library)), re.MULTILINE
+    )
+    return set(symbols) if "cudaMalloc" in symbols else set()
+
+
 def _looked_up_by_name(library: Path) -> set[str]:
     """Driver and NVML functions that a library finds at run time, by the names in its data."""
     names = re.findall(rb"\0((?:cu|nvml)[A-Z]\w+)(?=\0)", library.read_bytes())
@@ -89,9 +104,14 @@ def required(torch_dir: Path) -> dict[str, Library]:
     libraries = sorted((torch_dir / "lib").glob("*.so"))
     found = {soname: Library(soname) for soname in (DRIVER, NVML)}
     for library in libraries:
-        for soname in _needed(library):
+        for needed in _needed(library):
+            soname = _MANGLED.sub("", needed)
+            if soname != needed and not soname.startswith("libcudart."):
+                continue  # it is in the wheel, and needs no device
             if _is_nvidia(soname):
                 found.setdefault(soname, Library(soname))
+                if soname != needed:
+                    found[soname].aliases.add(needed)
     owners = {}
     for prefix, name in _LIBRARIES:
         for soname in found:
@@ -110,6 +130,10 @@ def required(torch_dir: Path) -> dict[str, Library]:
             found[soname].functions.add(function)
             if version:
                 versions[soname].add(version)
+    for library in libraries:
+        # The largest ones, which are linked to it, are not looked through for it.
+        if not any(_MANGLED.sub("", name) == owners["cuda"] for name in _needed(library)):
+            found[owners["cuda"]].functions |= static_runtime(library)
     for function in _looked_up_by_name(torch_dir / "lib" / "libc10_cuda.so"):
         found[NVML if function.startswith("nvml") else DRIVER].functions.add(function)
     for soname, seen in versions.items():

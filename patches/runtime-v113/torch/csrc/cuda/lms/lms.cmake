@@ -1,0 +1,43 @@
+# Included by torch/CMakeLists.txt: libtorch_lms.so, which torch/cuda/lms.py loads, and
+# libtorch_lms_seam.so, which torch/_lms_seam.py loads before PyTorch's own libraries.
+include(CMakeDependentOption)
+# Static libraries would be in it a second time, with globals of their own.
+cmake_dependent_option(
+  USE_LMS "Build Large Model Support" ON
+  "USE_CUDA;LINUX;BUILD_SHARED_LIBS" OFF)
+message(STATUS "Large Model Support (USE_LMS): ${USE_LMS}")
+if(USE_LMS)
+  file(GLOB LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+  file(GLOB LMS_SEAM_SRCS ${CMAKE_CURRENT_LIST_DIR}/seam/*.cpp)
+  add_library(torch_lms SHARED ${LMS_SRCS})
+  add_library(torch_lms_seam SHARED ${LMS_SEAM_SRCS})
+  foreach(LMS_TARGET torch_lms torch_lms_seam)
+    target_include_directories(${LMS_TARGET} PRIVATE
+      ${TORCH_ROOT}
+      ${TORCH_ROOT}/aten/src
+      ${TORCH_ROOT}/torch/csrc/api/include
+      ${CMAKE_BINARY_DIR}
+      ${CMAKE_BINARY_DIR}/aten/src)
+    # The release is C++14.
+    set_target_properties(${LMS_TARGET} PROPERTIES
+      CXX_STANDARD 17
+      CXX_VISIBILITY_PRESET hidden
+      VISIBILITY_INLINES_HIDDEN ON)
+    install(TARGETS ${LMS_TARGET} DESTINATION "${TORCH_INSTALL_LIB_DIR}")
+  endforeach()
+  set_target_properties(torch_lms PROPERTIES LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/exports.map)
+  target_link_libraries(torch_lms PRIVATE
+    c10_cuda
+    torch_cpu
+    torch::cudart
+    ${CMAKE_DL_LIBS}
+    -Wl,--version-script,${CMAKE_CURRENT_LIST_DIR}/exports.map
+    # What torch's own libraries lack is not for this one to find.
+    -Wl,-z,defs,--allow-shlib-undefined)
+  # Their headers and no more: it is loaded before them.
+  foreach(LMS_TARGET c10_cuda c10 torch::cudart)
+    target_include_directories(torch_lms_seam PRIVATE
+      $<TARGET_PROPERTY:${LMS_TARGET},INTERFACE_INCLUDE_DIRECTORIES>)
+  endforeach()
+  target_link_libraries(torch_lms_seam PRIVATE ${CMAKE_DL_LIBS} -Wl,-z,defs)
+endif()

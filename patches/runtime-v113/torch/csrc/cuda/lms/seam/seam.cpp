@@ -1,0 +1,190 @@
+#include <torch/csrc/cuda/lms/seam/seam.h>
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+using namespace torch::cuda::lms::seam;
+
+namespace {
+
+#define LMS_ALLOCATOR "_ZN3c104cuda20CUDACachingAllocator"
+
+// Nothing can go on without them, and this may run in code that cannot throw.
+[[noreturn]] void lack(const char* name) {
+  std::fprintf(
+      stderr,
+      "LMS: libc10_cuda.so has no %s: it is not the one that this build of PyTorch was made for. "
+      "Install the wheel again.\n",
+      name);
+  std::abort();
+}
+
+void* library() {
+  void* const handle = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (!handle) {
+    lack("handle");
+  }
+  return handle;
+}
+
+template <class F>
+void find(F& function, void* handle, const char* name) {
+  function = reinterpret_cast<F>(dlsym(handle, name));
+  if (!function) {
+    lack(name);
+  }
+}
+
+const Native& native() {
+  static const Native instance = [] {
+    void* const handle = library();
+    Native found{};
+    find(found.get, handle, LMS_ALLOCATOR "3getEv");
+    find(found.raw_alloc, handle, LMS_ALLOCATOR "9raw_allocEm");
+    find(
+        found.raw_alloc_with_stream,
+        handle,
+        LMS_ALLOCATOR "21raw_alloc_with_streamEmP11CUstream_st");
+    find(
+        found.record_stream,
+        handle,
+        LMS_ALLOCATOR "12recordStreamERKNS_7DataPtrENS0_10CUDAStreamE");
+    find(found.empty_cache, handle, LMS_ALLOCATOR "10emptyCacheEv");
+    find(found.set_memory_fraction, handle, LMS_ALLOCATOR "17setMemoryFractionEdi");
+    find(found.capture_begins, handle, LMS_ALLOCATOR "18notifyCaptureBeginEiySt4pairIyyE");
+    find(found.capture_ends, handle, LMS_ALLOCATOR "16notifyCaptureEndEiy");
+    find(found.capture_destroyed, handle, LMS_ALLOCATOR "20notifyCaptureDestroyEiSt4pairIyyE");
+    find(found.current_stream, handle, "_ZN3c104cuda20getCurrentCUDAStreamEa");
+    return found;
+  }();
+  return instance;
+}
+
+Seam& seam() {
+  static Seam* const instance = [] {
+    auto* const made = new Seam;
+    made->native = native;
+    return made;
+  }();
+  return *instance;
+}
+
+const Hooks* hooks() {
+  return seam().hooks.load(std::memory_order_acquire);
+}
+
+// The runtime's function, or the native one before it is loaded.
+template <class F>
+F chosen(F Native::* function) {
+  const Hooks* const ours = hooks();
+  return ours ? ours->*function : native().*function;
+}
+
+struct Range {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+};
+
+// Where libc10_cuda lies. Its own use of the current stream launches nothing, and
+// some of it must not throw.
+Range own_code() {
+  link_map* map = nullptr;
+  if (dlinfo(library(), RTLD_DI_LINKMAP, &map) != 0) {
+    return {};
+  }
+  struct Search {
+    uintptr_t base;
+    Range range;
+  } search{map->l_addr, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto& wanted = *static_cast<Search*>(data);
+        if (info->dlpi_addr != wanted.base) {
+          return 0;
+        }
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& header = info->dlpi_phdr[i];
+          if (header.p_type == PT_LOAD && (header.p_flags & PF_X)) {
+            wanted.range.begin = info->dlpi_addr + header.p_vaddr;
+            wanted.range.end = wanted.range.begin + header.p_memsz;
+          }
+        }
+        return 1;
+      },
+      &search);
+  return search.range;
+}
+
+bool is_own(const void* caller) {
+  static const Range range = own_code();
+  const auto address = reinterpret_cast<uintptr_t>(caller);
+  return address >= range.begin && address < range.end;
+}
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) Seam* lms_seam() {
+  return &seam();
+}
+
+namespace c10::cuda {
+
+CUDAStream getCurrentCUDAStream(DeviceIndex device) {
+  if (const Hooks* const ours = hooks()) {
+    if (!is_own(__builtin_return_address(0))) {
+      ours->launching();
+    }
+  }
+  return native().current_stream(device);
+}
+
+namespace CUDACachingAllocator {
+
+Allocator* get() {
+  return chosen(&Native::get)();
+}
+
+void* raw_alloc(size_t bytes) {
+  return chosen(&Native::raw_alloc)(bytes);
+}
+
+void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  return chosen(&Native::raw_alloc_with_stream)(bytes, stream);
+}
+
+void recordStream(const DataPtr& data, CUDAStream stream) {
+  chosen (&Native::record_stream)(data, stream);
+}
+
+void emptyCache() {
+  chosen (&Native::empty_cache)();
+}
+
+void setMemoryFraction(double fraction, int device) {
+  if (device >= 0 && static_cast<size_t>(device) < kDevices) {
+    seam().fractions[static_cast<size_t>(device)] = fraction;
+  }
+  chosen (&Native::set_memory_fraction)(fraction, device);
+}
+
+void notifyCaptureBegin(int device, CaptureId_t graph, MempoolId_t pool) {
+  seam().captured = true;
+  chosen (&Native::capture_begins)(device, graph, pool);
+}
+
+void notifyCaptureEnd(int device, CaptureId_t graph) {
+  chosen (&Native::capture_ends)(device, graph);
+}
+
+void notifyCaptureDestroy(int device, MempoolId_t pool) {
+  chosen (&Native::capture_destroyed)(device, pool);
+}
+
+} // namespace CUDACachingAllocator
+
+} // namespace c10::cuda

@@ -1,0 +1,186 @@
+#include <torch/csrc/cuda/lms/tier.h>
+
+#include <torch/csrc/cuda/lms/guard.h>
+#include <torch/csrc/cuda/lms/lock.h>
+#include <torch/csrc/cuda/lms/runtime.h>
+
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <dlfcn.h>
+
+#include <map>
+
+namespace torch::cuda::lms {
+
+namespace compat {
+
+// Not linked to: it must be the one that PyTorch's libraries found.
+seam::Seam* find_seam() {
+  using Find = seam::Seam* (*)();
+  const auto find = reinterpret_cast<Find>(dlsym(RTLD_DEFAULT, "lms_seam"));
+  return find ? find() : nullptr;
+}
+
+} // namespace compat
+
+namespace {
+
+// The pager to ask for memory on the current device, or null: LMS is off, or
+// this is the native allocator's own affair (a callback under the mutex).
+Pager* current_pager() {
+  Runtime& runtime = Runtime::get();
+  if (!runtime.settings.enabled || Lock::held()) {
+    return nullptr;
+  }
+  return &runtime.pager(c10::cuda::current_device());
+}
+
+const Tier& tier() {
+  // Never destroyed: storages keep a pointer to their allocator.
+  static const auto* const instance = new Tier;
+  return *instance;
+}
+
+// Set before the first call can come here.
+const seam::Native* native_functions = nullptr;
+
+const seam::Native& native() {
+  return *native_functions;
+}
+
+// The pools of the graphs that are being captured. With the mutex held.
+std::map<c10::cuda::CaptureId_t, compat::MempoolId>& captures() {
+  static auto* const instance = new std::map<c10::cuda::CaptureId_t, compat::MempoolId>;
+  return *instance;
+}
+
+c10::Allocator* get() {
+  return const_cast<Tier*>(&tier());
+}
+
+void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->allocate_raw(bytes, stream) : native().raw_alloc_with_stream(bytes, stream);
+}
+
+void* raw_alloc(size_t bytes) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->allocate_raw(bytes, c10::cuda::getCurrentCUDAStream())
+               : native().raw_alloc(bytes);
+}
+
+void record_stream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (data.get_deleter() != &Pager::deleter) {
+    native().record_stream(data, stream);
+    return;
+  }
+  const Lock lock;
+  auto& block = *static_cast<Block*>(data.get_context());
+  block.pager.record_stream(block, stream);
+}
+
+// Memory that is cached on the host goes back to the system with the device's.
+void empty_cache() {
+  native().empty_cache();
+  const Lock lock;
+  Runtime::get().each([](Pager& pager) { pager.trim_host(); });
+}
+
+void set_memory_fraction(double fraction, int device) {
+  native().set_memory_fraction(fraction, device);
+  const Lock lock;
+  if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
+    pager->limit_changed();
+  }
+}
+
+void capture_begins(int device, c10::cuda::CaptureId_t graph, compat::MempoolId pool) {
+  native().capture_begins(device, graph, pool);
+  const Lock lock;
+  Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
+  captures()[graph] = pool;
+  pager.pool_begins(pool);
+  Guard::keep_pinned(pager);
+}
+
+void capture_ends(int device, c10::cuda::CaptureId_t graph) {
+  native().capture_ends(device, graph);
+  const Lock lock;
+  const auto found = captures().find(graph);
+  if (found != captures().end()) {
+    Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).pool_ends(found->second);
+    captures().erase(found);
+  }
+}
+
+// What a capture that failed had begun ends with it; a pool that another capture
+// is using goes on.
+void capture_destroyed(int device, compat::MempoolId pool) {
+  native().capture_destroyed(device, pool);
+  const Lock lock;
+  for (const auto& capture : captures()) {
+    if (capture.second == pool) {
+      return;
+    }
+  }
+  Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).pool_released(pool);
+}
+
+void launching() {
+  if (!Lock::held()) {
+    Guard::check_failed();
+  }
+}
+
+c10::cuda::CUDAStream current_stream(c10::DeviceIndex device) {
+  return native().current_stream(device);
+}
+
+seam::Hooks hooks() {
+  seam::Hooks made{};
+  made.get = get;
+  made.raw_alloc = raw_alloc;
+  made.raw_alloc_with_stream = raw_alloc_with_stream;
+  made.record_stream = record_stream;
+  made.empty_cache = empty_cache;
+  made.set_memory_fraction = set_memory_fraction;
+  made.capture_begins = capture_begins;
+  made.capture_ends = capture_ends;
+  made.capture_destroyed = capture_destroyed;
+  made.current_stream = current_stream;
+  made.launching = launching;
+  return made;
+}
+
+} // namespace
+
+compat::cca::CUDAAllocator* Tier::install() {
+  constexpr const char* kTooLate =
+      "LMS has to be in place before PyTorch's libraries are loaded, and is not: `import torch` "
+      "has to be what loads them first, and not another library or LD_PRELOAD.";
+  seam::Seam* const seam = compat::find_seam();
+  TORCH_CHECK(seam, kTooLate);
+  auto* const allocator = new compat::cca::CUDAAllocator(*seam);
+  native_functions = &allocator->functions();
+  static const seam::Hooks installed = hooks();
+  seam->hooks.store(&installed, std::memory_order_release);
+  // Whether libtorch_cuda's calls come through the seam.
+  if (at::detail::getCUDAHooks().getCUDADeviceAllocator() != &tier()) {
+    seam->hooks.store(nullptr, std::memory_order_release);
+    TORCH_CHECK(false, kTooLate);
+  }
+  return allocator;
+}
+
+c10::DataPtr Tier::allocate(size_t bytes) const {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->allocate(bytes) : native().get()->allocate(bytes);
+}
+
+c10::DeleterFnPtr Tier::raw_deleter() const {
+  // Its memory may be managed, and then has no address of its own: see
+  // Allocator::raw_allocate().
+  return nullptr;
+}
+
+} // namespace torch::cuda::lms
