@@ -91,7 +91,8 @@ def _library(torch, lms):
 
 def _devices(torch, told):
     try:
-        told["backend"] = torch.cuda.get_allocator_backend()
+        # Before 2.0 there is no other.
+        told["backend"] = getattr(torch.cuda, "get_allocator_backend", lambda: "native")()
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
             name = torch.cuda.get_device_name(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from conftest import MIB
+from releases import TensorBase
 
 
 def floats(mib: float) -> int:
@@ -39,7 +40,7 @@ def is_resident(tensor: torch.Tensor) -> bool:
 
 def raw_address(tensor: torch.Tensor) -> int:
     """The address as C++ code reads it: past the Python method that tells LMS."""
-    return torch._C.TensorBase.data_ptr(tensor)
+    return int(TensorBase.data_ptr(tensor))
 
 
 def stat(name: str) -> int:

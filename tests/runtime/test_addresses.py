@@ -6,12 +6,13 @@ import inspect
 
 import pytest
 import torch
+from releases import since, untyped_storage
 from tensors import evict, floats, is_resident, managed, pattern, raw_address
 from torch.utils import dlpack
 
 EXPORTS = {
     "data_ptr": lambda t: t.data_ptr(),
-    "storage.data_ptr": lambda t: t.untyped_storage().data_ptr(),
+    "storage.data_ptr": lambda t: untyped_storage(t).data_ptr(),
     "view.data_ptr": lambda t: t[4:].data_ptr(),
     "to_dlpack": dlpack.to_dlpack,
     "__dlpack__": lambda t: t.__dlpack__(),
@@ -67,6 +68,7 @@ def test_resident_holds_and_lets_go():
     assert not is_resident(y)
 
 
+@since((2, 5), "pools of memory")
 def test_memory_of_a_pool_is_never_moved():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
@@ -101,6 +103,7 @@ def test_a_region_keeps_its_inputs(device):
     assert not is_resident(x)
 
 
+@since((2, 0), "Inductor")
 def test_inductor_calls_are_regions():
     from torch._inductor import output_code
 
@@ -115,6 +118,7 @@ def test_inductor_calls_are_regions():
     assert regions == expected
 
 
+@since((2, 0), "process group for tests")
 def test_collectives_keep_their_buffers():
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -1,6 +1,7 @@
 """The CUDA allocator's settings. Each is read when a process starts."""
 
 import pytest
+from releases import since
 from simcuda.process import run_sim
 
 NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # before torch 2.9, and since
@@ -32,7 +33,9 @@ def run(scenario, settings):
 @pytest.mark.parametrize(
     "settings",
     [
-        "expandable_segments:True",
+        pytest.param(
+            "expandable_segments:True", marks=since((2, 1), "expandable segments"), id="expandable"
+        ),
         "max_split_size_mb:32,garbage_collection_threshold:0.5,roundup_power2_divisions:4",
     ],
 )
@@ -40,6 +43,7 @@ def test_settings_of_the_native_allocator(settings):
     assert run(more_than_the_device_holds, settings) == [True, True, []]
 
 
+@since((2, 0), "other allocator")
 def test_another_allocator_is_refused():
     message, enabled = run(enabling, "backend:cudaMallocAsync")
     assert "LMS needs PyTorch's native CUDA caching allocator" in message

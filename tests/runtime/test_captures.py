@@ -3,6 +3,7 @@
 import contextlib
 
 import torch
+from releases import since
 from tensors import evict, is_resident, managed, pattern, raw_address, turn_on
 
 
@@ -35,6 +36,7 @@ def test_what_a_captured_region_uses_stays():
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
 
 
+@since((2, 5), "pools of memory")
 def test_a_pool_that_others_use_goes_on():
     # A graph that goes gives up its share of a pool, perhaps while another one allocates there.
     pool = torch.cuda.MemPool()
@@ -51,6 +53,7 @@ def test_a_pool_that_others_use_goes_on():
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
 
 
+@since((2, 5), "pools of memory")
 def test_a_pool_from_before_lms_is_left_alone():
     torch.cuda.set_enabled_lms(False)
     pool = torch.cuda.MemPool()

@@ -3,6 +3,7 @@
 import ctypes
 
 import torch
+from releases import scoped_library, size_of
 from tensors import evict, is_resident, managed, pattern, raw_address
 
 
@@ -16,13 +17,13 @@ def test_memory_is_not_reused_under_a_collective():
         ctypes.CDLL(None).cudaMemcpyAsync(
             ctypes.c_void_p(raw_address(out)),
             ctypes.c_void_p(raw_address(x)),
-            ctypes.c_size_t(x.nbytes),
+            ctypes.c_size_t(size_of(x)),
             device_to_device,
             ctypes.c_void_p(side.cuda_stream),
         )
 
     x, out = managed(pattern(2)), managed(torch.zeros_like(pattern(2)))
-    with torch.library._scoped_library("c10d", "FRAGMENT") as library:
+    with scoped_library("c10d", "FRAGMENT") as library:
         library.define("lms_gather(Tensor x, Tensor(a!) out) -> ()")
         library.impl("lms_gather", gather, "CUDA")
         torch.ops.c10d.lms_gather(x, out)

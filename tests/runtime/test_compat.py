@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import torch
+from releases import since
 
 COMPAT = Path(__file__).parents[2] / "patches/runtime/torch/csrc/cuda/lms/compat.h"
 INCLUDE = Path(torch.__file__).parent / "include"
@@ -52,6 +53,9 @@ def forwarded(text: str, minor: int) -> set[str]:
 def missing(headers: dict[str, str], compat: str, minor: int) -> set[str]:
     wanted = set().union(*(virtual_methods(class_body(headers[f], n)) for f, n in BASES.items()))
     return wanted - forwarded(compat, minor) - {"Allocator", "DeviceAllocator"}
+
+
+pytestmark = since((2, 0), "class of allocator")
 
 
 def installed() -> tuple[dict[str, str], int]:

@@ -23,7 +23,7 @@ def training(device, when, options):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         losses = []
         for _ in range(3):
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=True)
             loss = model(torch.randn(16, 64).cuda()).square().mean()
             loss.backward()
             optimizer.step()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import CAPACITY, DEVICE, MIB, SMALL
 from faults import NOT_READY, OUT_OF_MEMORY, UNKNOWN, Job, Sweep
+from releases import untyped_storage
 from simcuda.process import run_sim
 from tensors import evict, managed, pattern, turn_on
 from torch import nn
@@ -49,7 +50,7 @@ class Training(Job):
         return [value * 0.9] if name.startswith("momentum") else []
 
     def clear(self):
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def run(self):
         loss = self.model(self.x).square().mean()
@@ -197,7 +198,7 @@ class Addresses(Job):
         evict()
         grown = a.clone()
         evict()
-        grown.untyped_storage().resize_(MIB)
+        untyped_storage(grown).resize_(MIB)
         return [total, grown]
 
 

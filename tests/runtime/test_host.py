@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import MIB
 from cxx import HERE, compile_cxx
+from releases import size_of
 from tensors import evict, floats, is_resident, managed, pattern, stat
 
 
@@ -89,7 +90,7 @@ def test_storages_of_many_sizes_take_little_more_than_their_bytes():
     alive: dict[int, torch.Tensor] = {}
     for step in range(60):
         alive[step] = managed(pattern(order.choice((0.5, 1, 1.5, 3, 4.5, 7, 11)), start=step))
-        while sum(t.nbytes for t in alive.values()) > 120 * MIB:
+        while sum(size_of(t) for t in alive.values()) > 120 * MIB:
             del alive[order.choice(list(alive))]
     evict()
     torch.cuda.lms.reserve_host(0)
@@ -97,7 +98,7 @@ def test_storages_of_many_sizes_take_little_more_than_their_bytes():
     # A step ahead (8 MiB when there is so little), the end of the last one, small gaps.
     assert stat("host_bytes") <= stat("host_used_bytes_peak") + 20 * MIB
     for start, tensor in alive.items():
-        assert torch.equal(tensor.cpu(), pattern(tensor.nbytes / MIB, start, "cpu"))
+        assert torch.equal(tensor.cpu(), pattern(size_of(tensor) / MIB, start, "cpu"))
 
 
 def test_host_memory_is_busy_until_its_copies_are_done():

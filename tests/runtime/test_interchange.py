@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import ON_HARDWARE
+from releases import untyped_storage
 from tensors import evict, is_resident, managed, pattern, raw_address, stat
 
 
@@ -39,10 +40,10 @@ def test_ipc_holds_the_storage():
     x = managed(pattern(1))
     evict()
     if ON_HARDWARE:
-        x.untyped_storage()._share_cuda_()
+        untyped_storage(x)._share_cuda_()
     else:  # the handle itself needs a driver
         with pytest.raises(RuntimeError, match="not supported by the simulated device"):
-            x.untyped_storage()._share_cuda_()
+            untyped_storage(x)._share_cuda_()
     evict()
     assert is_resident(x)
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))

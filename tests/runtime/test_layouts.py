@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from releases import since
 from stress import assert_same_bits
 from tensors import evict, is_resident, managed
 
@@ -41,7 +42,13 @@ def jagged():
     return y.values(), x.grad.values(), padded, y.offsets()
 
 
-@pytest.mark.parametrize("layout", [coo, csr, strided, jagged])
+NESTED = since((2, 1), "layouts of nested tensors")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [coo, csr, pytest.param(strided, marks=NESTED), pytest.param(jagged, marks=NESTED)],
+)
 def test_layout(layout):
     assert_same_bits(layout)
 
@@ -55,7 +62,10 @@ WITH_PARTS = {
 }
 
 
-@pytest.mark.parametrize("layout", WITH_PARTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(n, marks=[NESTED] if n in ("strided", "jagged") else []) for n in WITH_PARTS],
+)
 def test_resident_holds_every_part(layout):
     make, parts_of = WITH_PARTS[layout]
     torch.cuda.set_size_lms(1)

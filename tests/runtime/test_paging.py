@@ -4,6 +4,7 @@ import ctypes
 
 import pytest
 import torch
+from releases import RELEASE, scoped_library, untyped_storage
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
 
@@ -46,8 +47,13 @@ def test_limit_bounds_what_is_resident():
 def test_a_paged_out_storage_has_no_plausible_address():
     x = managed(pattern(1))
     evict()
-    with pytest.raises(RuntimeError, match=r"paged this storage out .* torch\.cuda\.lms\.resident"):
-        raw_address(x)
+    if RELEASE < (2, 3):  # an access cannot throw: it faults, on a GPU and on the host
+        assert raw_address(x) >> 48 == 0x6C6D
+        assert raw_address(x[-1]) >> 48 == 0x6C6D
+    else:
+        message = r"paged this storage out .* torch\.cuda\.lms\.resident"
+        with pytest.raises(RuntimeError, match=message):
+            raw_address(x)
     x.add_(1)
     assert raw_address(x) != 0
 
@@ -181,12 +187,12 @@ def test_lists_of_tensors_are_inputs():
 def test_sparse_tensors_bring_their_parts():
     values = managed(pattern(1))
     indices = torch.arange(values.numel(), device="cuda").unsqueeze(0)
-    sparse = torch.sparse_coo_tensor(indices, values, check_invariants=False)
-    assert sparse._values().untyped_storage()._cdata == values.untyped_storage()._cdata
+    sparse = torch.sparse_coo_tensor(indices, values, values.shape)
+    assert untyped_storage(sparse._values())._cdata == untyped_storage(values)._cdata
     evict()
     # An operator that calls no other, as a sparse kernel: those would bring them, too.
     parts = [values, indices]
-    with torch.library._scoped_library("lms_sparse", "DEF") as library:
+    with scoped_library("lms_sparse") as library:
         library.define("peek(Tensor x) -> int[]")
         library.impl("peek", lambda _: [int(is_resident(part)) for part in parts], "SparseCUDA")
         assert torch.ops.lms_sparse.peek(sparse) == [1, 1]

@@ -13,9 +13,11 @@ def test_scaled_steps(dtype, fused):
     def run():
         model = network()
         optimizer = torch.optim.Adam(model.parameters(), fused=fused)
-        scaler = torch.amp.GradScaler("cuda", init_scale=4.0, growth_interval=2)
+        make = getattr(torch.amp, "GradScaler", None)  # before 2.3 in torch.cuda.amp
+        options = {"init_scale": 4.0, "growth_interval": 2}
+        scaler = make("cuda", **options) if make else torch.cuda.amp.GradScaler(**options)
         for _ in range(3):
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cuda", dtype):
                 x = inputs()
                 loss = (model(x) + model(x + 1)).square().mean()

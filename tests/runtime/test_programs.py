@@ -32,6 +32,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from releases import size_of, untyped_storage
 from tensors import evict, floats, managed, pattern, raw_address, turn_on
 from torch.utils.checkpoint import checkpoint
 
@@ -311,7 +312,7 @@ class Programs(RuleBasedStateMachine):
 
     def new(self, cuda: torch.Tensor, cpu: torch.Tensor, stream: torch.cuda.Stream) -> Value:
         assert (cuda.shape, steps(cuda)) == (cpu.shape, steps(cpu))
-        key = cuda.untyped_storage()._cdata
+        key = untyped_storage(cuda)._cdata
         if key not in self.memories:
             self.memories[key] = Memory(stream)
             self.end(stream, self.memories[key], write=True)
@@ -338,7 +339,7 @@ class Programs(RuleBasedStateMachine):
             if sharer.memory is old:
                 sharer.memory = memory
         self.forget(old)
-        self.memories[value.cuda.untyped_storage()._cdata] = memory
+        self.memories[untyped_storage(value.cuda)._cdata] = memory
 
     def near(self, value: Value, device: int, stream: int) -> Value:
         """The value, or a copy of it on this device that nobody else has."""
@@ -516,14 +517,14 @@ class Programs(RuleBasedStateMachine):
         self.free(x.memory, wait)
 
         def resize(tensor: torch.Tensor, size: int) -> None:
-            tensor.untyped_storage().resize_(size)
+            untyped_storage(tensor).resize_(size)
 
         def refill(tensor: torch.Tensor) -> None:
             whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            whole.set_(tensor.untyped_storage())
+            whole.set_(untyped_storage(tensor))
             whole.copy_(torch.arange(len(whole), dtype=tensor.dtype) % 509)
 
-        size = x.cpu.untyped_storage().nbytes()
+        size = untyped_storage(x.cpu).nbytes()
         resize(x.cuda, 0)
         resize(x.cpu, 0)
         if reclaim:
@@ -538,7 +539,7 @@ class Programs(RuleBasedStateMachine):
     @rule(x=values, stream=streams)
     def grow(self, x: Value, stream: int) -> None:
         """The storage gets new memory, with its bytes and room for more behind them."""
-        size = x.cpu.untyped_storage().nbytes()
+        size = untyped_storage(x.cpu).nbytes()
         if x.memory.kept() or size == 0 or size > MIB:
             return
         home = STREAMS[x.device()][stream]
@@ -546,8 +547,8 @@ class Programs(RuleBasedStateMachine):
         x.memory.read[home] = home.record_event()
         self.free(x.memory, wait=False)
         with torch.cuda.stream(home):
-            x.cuda.untyped_storage().resize_(size + 64)
-        x.cpu.untyped_storage().resize_(size + 64)
+            untyped_storage(x.cuda).resize_(size + 64)
+        untyped_storage(x.cpu).resize_(size + 64)
         self.replace(x, home)
 
     # The host ----------------------------------------------------------------------------------
@@ -573,7 +574,7 @@ class Programs(RuleBasedStateMachine):
     @rule(p=consumes(pinned))
     def compare_pinned(self, p: Pinned) -> None:
         p.arrived.synchronize()
-        DEVICE.host_access(p.host.data_ptr(), p.host.nbytes)
+        DEVICE.host_access(p.host.data_ptr(), size_of(p.host))
         assert torch.equal(p.host, p.cpu)
 
     @rule(x=values, stream=streams)
@@ -645,7 +646,7 @@ class Programs(RuleBasedStateMachine):
         x.memory.exported = False
 
     def remember_address(self, x: Value) -> None:
-        x.memory.address = raw_address(x.cuda.new_empty(0).set_(x.cuda.untyped_storage()))
+        x.memory.address = raw_address(x.cuda.new_empty(0).set_(untyped_storage(x.cuda)))
 
     def kept(self) -> Iterator[Value]:
         return (value for value in self.live if value.memory.kept())
@@ -661,7 +662,7 @@ class Programs(RuleBasedStateMachine):
     @rule(x=values, stream=streams)
     def write_unseen(self, x: Value, stream: int) -> None:
         """What a kernel does that is launched with an address and no operator."""
-        size = x.cpu.untyped_storage().nbytes()
+        size = untyped_storage(x.cpu).nbytes()
         if not x.memory.kept() or not size:
             return
         home = STREAMS[x.device()][stream]
@@ -672,7 +673,7 @@ class Programs(RuleBasedStateMachine):
             handle = ctypes.c_void_p(home.cuda_stream)
             assert runtime.cudaMemsetAsync(address, 1, ctypes.c_size_t(size), handle) == 0
         self.end(home, x.memory, write=True)
-        x.cpu.new_empty(0).set_(x.cpu.untyped_storage()).fill_(0x01010101)
+        x.cpu.new_empty(0).set_(untyped_storage(x.cpu)).fill_(0x01010101)
 
 
 class ProgramsWithoutLms(Programs):
@@ -744,7 +745,7 @@ def test_page_out_waits_for_the_copy_of_a_resize():
     side.wait_stream(main)
     with torch.cuda.stream(side):
         x.record_stream(side)
-        x.untyped_storage().resize_(2 << 20)
+        untyped_storage(x).resize_(2 << 20)
     x.record_stream(main)  # an operator, which leaves the new memory idle
     evict()
     assert DEVICE.races() == []

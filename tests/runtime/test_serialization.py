@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from releases import untyped_storage
 from stress import assert_same_bits
 from tensors import evict, floats, managed, pattern, stat
 from torch import nn
@@ -109,12 +110,12 @@ def contents(storage: torch.UntypedStorage) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 def test_methods_of_storages():
     x = managed(pattern(1))
-    storage = x.untyped_storage()
+    storage = untyped_storage(x)
     expected = pattern(1, device="cpu")
     evict()
-    assert storage[4:8].tolist() == expected.untyped_storage()[4:8].tolist()
+    assert storage[4:8].tolist() == untyped_storage(expected)[4:8].tolist()
     evict()
-    storage[6] = expected.untyped_storage()[6] = 5
+    storage[6] = untyped_storage(expected)[6] = 5
     evict()
     assert torch.equal(contents(storage), expected)
     evict()

@@ -1,6 +1,7 @@
 """Tensor subclasses and modes."""
 
 import torch
+from releases import since
 from stress import assert_same_bits
 from tensors import evict, is_resident, managed, pattern
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -66,6 +67,7 @@ def test_wrapper():
     assert_same_bits(run)
 
 
+@since((2, 1), "rules for subclasses that wrap others")
 def test_resident_holds_what_is_wrapped():
     pair = Pair(managed(pattern(1)), managed(pattern(1, start=1)))
     evict()

@@ -47,7 +47,9 @@ def shared_tensors(device, threads, rounds, seconds, own_streams):
         for tensor in (own, expected):
             tensor[::3].mul_(2)
             torch._foreach_add_([tensor[:8], tensor[8:]], 5)
-            tensor.untyped_storage().resize_(tensor.nbytes + 64)
+            old = not hasattr(tensor, "untyped_storage")  # before 2.0
+            storage = tensor._storage() if old else tensor.untyped_storage()
+            storage.resize_(storage.nbytes() + 64)
         check("write", own, expected)
 
     def backward(draw):
@@ -142,11 +144,13 @@ def known_to_python(device, seconds):
 
     thread = threading.Thread(target=page_out)
     thread.start()
+    old = not hasattr(torch.Tensor, "untyped_storage")  # before 2.0
     rows = torch.arange(4096, dtype=torch.int32)
     wrong = 0
     for i in range(4000):
         tensor = (rows + i).cuda() + 1
-        tensor.untyped_storage()  # the Python object lives as long as the storage
+        # The Python object lives as long as the storage.
+        tensor._storage() if old else tensor.untyped_storage()
         if i % 100 == 0:
             wrong += not torch.equal(tensor.cpu(), rows + i + 1)
         del tensor

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from stress import assert_same_bits
-from torch import func
 from training import WIDTH, inputs, network
+
+func = pytest.importorskip("torch.func", reason="before 2.0 it is functorch, another package")
 
 
 def vmap():

@@ -38,7 +38,7 @@ def train(
     optimizer = make_optimizer(model.parameters())
     losses = []
     for _ in range(steps):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)
         loss = model(inputs()).square().mean()
         loss.backward()
         optimizer.step()

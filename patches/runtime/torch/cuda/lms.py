@@ -470,6 +470,8 @@ _COMPARERS = frozenset(
         "torch.distributed.fsdp._runtime_utils",
     )
 )
+# This function, of a module that hands out addresses, too.
+_COMPARING_FUNCTION = ("torch._tensor", "_reduce_ex_internal")
 
 
 def _only_compares():
@@ -477,7 +479,8 @@ def _only_compares():
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__") == "torch.storage":
         frame = frame.f_back
-    return frame.f_globals.get("__name__") in _COMPARERS
+    module = frame.f_globals.get("__name__")
+    return module in _COMPARERS or (module, frame.f_code.co_name) == _COMPARING_FUNCTION
 
 
 def _name_of(storage, offset=0):
@@ -547,6 +550,9 @@ def _guard_addresses():
         name = "_jit_override_can_fuse_on_gpu"
         if hasattr(torch._C, name):
             getattr(torch._C, name)(False)
+        # The other fuser of some releases.
+        if getattr(torch._C, "_jit_nvfuser_enabled", bool)():
+            torch._C._jit_set_nvfuser_enabled(False)
 
 
 # These reach a storage's bytes, and are no operators.
