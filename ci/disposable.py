@@ -15,6 +15,7 @@ from lmsbuild.cache import default_cache
 from lmsbuild.download import Target
 from lmsbuild.graft import fetch_headers
 from lmsbuild.registry import load_registry
+from lmsbuild.runtime import lay_out
 from lmsbuild.toolchain import find_compiler
 
 if sys.version_info >= (3, 11):
@@ -52,6 +53,7 @@ class DisposableTorch:
     def __enter__(self) -> DisposableTorch:
         self._temporary = tempfile.TemporaryDirectory()
         self.work = Path(self._temporary.name)
+        self.runtime = lay_out(RUNTIME.parent, self.tag.variant, self.work / "variant")
         shutil.copy(self.library, self.work / "true.so")
         return self
 
@@ -83,7 +85,7 @@ class DisposableTorch:
         """Compile a copy of the runtime that has the bug into the torch; returns the copy."""
         runtime = self.work / "runtime"
         shutil.rmtree(runtime, ignore_errors=True)
-        shutil.copytree(RUNTIME, runtime)
+        shutil.copytree(self.runtime, runtime)
         plant(bug, runtime / SOURCES)
         self.install(runtime, sanitize=sanitize)
         return runtime

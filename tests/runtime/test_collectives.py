@@ -3,10 +3,11 @@
 import ctypes
 
 import torch
-from releases import scoped_library, size_of
+from releases import scoped_library, since, size_of
 from tensors import evict, is_resident, managed, pattern, raw_address
 
 
+@since((2, 0), "library of operators that extends another")
 def test_memory_is_not_reused_under_a_collective():
     """As NCCL does: the input is read on a stream that PyTorch does not hear of."""
     side = torch.cuda.Stream()

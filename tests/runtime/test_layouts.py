@@ -42,12 +42,18 @@ def jagged():
     return y.values(), x.grad.values(), padded, y.offsets()
 
 
+COMPRESSED = since((2, 0), "compressed layouts that the simulated device can copy")
 NESTED = since((2, 1), "layouts of nested tensors")
 
 
 @pytest.mark.parametrize(
     "layout",
-    [coo, csr, pytest.param(strided, marks=NESTED), pytest.param(jagged, marks=NESTED)],
+    [
+        coo,
+        pytest.param(csr, marks=COMPRESSED),
+        pytest.param(strided, marks=NESTED),
+        pytest.param(jagged, marks=NESTED),
+    ],
 )
 def test_layout(layout):
     assert_same_bits(layout)
@@ -64,7 +70,13 @@ WITH_PARTS = {
 
 @pytest.mark.parametrize(
     "layout",
-    [pytest.param(n, marks=[NESTED] if n in ("strided", "jagged") else []) for n in WITH_PARTS],
+    [
+        "coo",
+        pytest.param("csr", marks=COMPRESSED),
+        pytest.param("csc", marks=COMPRESSED),
+        pytest.param("strided", marks=NESTED),
+        pytest.param("jagged", marks=NESTED),
+    ],
 )
 def test_resident_holds_every_part(layout):
     make, parts_of = WITH_PARTS[layout]

@@ -28,7 +28,9 @@ def test_conversions():
     @torch.no_grad()
     def run():
         model, x = network(), inputs()
-        results = [model(x), model.half()(x.half()), model.double()(x.double())]
+        # The simulated device's old releases lack the CPU's half precision.
+        low = torch.float16 if RELEASE >= (2, 1) else torch.bfloat16
+        results = [model(x), model.to(low)(x.to(low)), model.double()(x.double())]
         model.cpu().float()
         model.to(memory_format=torch.contiguous_format).cuda()
         results.append(model(x))

@@ -30,7 +30,7 @@ struct DeviceStats : native::DeviceStats {
 };
 
 struct SegmentInfo : native::SegmentInfo {
-  // Which pool's a segment is, the native allocator does not say.
+  // Any number but 0 for a graph's: the native allocator does not say whose it is.
   MempoolId owner_private_pool_id{0, 0};
 };
 
@@ -93,13 +93,11 @@ class CUDAAllocator {
 
 } // namespace cca
 
-// Of what a graph that was captured before LMS was loaded may replay, nobody can
-// tell any more: everything that there was counts as a pool's.
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {
-  const MempoolId pool = allocator.seam().captured ? MempoolId{0, 1} : MempoolId{0, 0};
   cca::SnapshotInfo info;
   for (auto& segment : cca::native::snapshot()) {
-    info.segments.push_back({std::move(segment), pool});
+    const uint64_t pool = allocator.seam().is_graphs(segment.address) ? 1 : 0;
+    info.segments.push_back({std::move(segment), {0, pool}});
   }
   return info;
 }

@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
 
 using namespace torch::cuda::lms::seam;
 
@@ -59,16 +63,84 @@ const Native& native() {
     find(found.capture_begins, handle, LMS_ALLOCATOR "18notifyCaptureBeginEiySt4pairIyyE");
     find(found.capture_ends, handle, LMS_ALLOCATOR "16notifyCaptureEndEiy");
     find(found.capture_destroyed, handle, LMS_ALLOCATOR "20notifyCaptureDestroyEiSt4pairIyyE");
+    find(found.snapshot, handle, LMS_ALLOCATOR "8snapshotEv");
     find(found.current_stream, handle, "_ZN3c104cuda20getCurrentCUDAStreamEa");
     return found;
   }();
   return instance;
 }
 
+// The segments that captures made, also those before LMS is turned on: the
+// allocator does not say which are a graph's, and a graph's are made for it.
+class Captures {
+ public:
+  void begin(c10::cuda::CaptureId_t graph, c10::cuda::MempoolId_t pool) {
+    std::set<int64_t> before = segments();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    begun_[graph] = {pool, std::move(before)};
+  }
+  void end(c10::cuda::CaptureId_t graph) {
+    const std::set<int64_t> now = segments();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = begun_.find(graph);
+    if (found != begun_.end()) {
+      add(found->second, now);
+      begun_.erase(found);
+    }
+  }
+  // Also the end of those captures that failed.
+  void destroyed(c10::cuda::MempoolId_t pool) {
+    const std::set<int64_t> now = segments();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto next = begun_.begin(); next != begun_.end();) {
+      const auto capture = next++;
+      if (capture->second.pool == pool) {
+        add(capture->second, now);
+        begun_.erase(capture);
+      }
+    }
+  }
+  bool made(int64_t segment) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return made_.count(segment) > 0;
+  }
+
+ private:
+  struct Capture {
+    c10::cuda::MempoolId_t pool;
+    std::set<int64_t> before;
+  };
+
+  static std::set<int64_t> segments() {
+    std::set<int64_t> addresses;
+    for (const auto& segment : native().snapshot()) {
+      addresses.insert(segment.address);
+    }
+    return addresses;
+  }
+  void add(const Capture& capture, const std::set<int64_t>& now) {
+    for (const int64_t segment : now) {
+      if (capture.before.count(segment) == 0) {
+        made_.insert(segment);
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::map<c10::cuda::CaptureId_t, Capture> begun_;
+  std::set<int64_t> made_;
+};
+
+Captures& captures() {
+  static auto* const instance = new Captures;
+  return *instance;
+}
+
 Seam& seam() {
   static Seam* const instance = [] {
     auto* const made = new Seam;
     made->native = native;
+    made->is_graphs = [](int64_t address) { return captures().made(address); };
     return made;
   }();
   return *instance;
@@ -78,11 +150,10 @@ const Hooks* hooks() {
   return seam().hooks.load(std::memory_order_acquire);
 }
 
-// The runtime's function, or the native one before it is loaded.
-template <class F>
-F chosen(F Native::* function) {
+// The runtime's functions, or the native ones before it is loaded.
+const Native& next() {
   const Hooks* const ours = hooks();
-  return ours ? ours->*function : native().*function;
+  return ours ? *ours : native();
 }
 
 struct Range {
@@ -146,43 +217,45 @@ CUDAStream getCurrentCUDAStream(DeviceIndex device) {
 namespace CUDACachingAllocator {
 
 Allocator* get() {
-  return chosen(&Native::get)();
+  return next().get();
 }
 
 void* raw_alloc(size_t bytes) {
-  return chosen(&Native::raw_alloc)(bytes);
+  return next().raw_alloc(bytes);
 }
 
 void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  return chosen(&Native::raw_alloc_with_stream)(bytes, stream);
+  return next().raw_alloc_with_stream(bytes, stream);
 }
 
 void recordStream(const DataPtr& data, CUDAStream stream) {
-  chosen (&Native::record_stream)(data, stream);
+  next().record_stream(data, stream);
 }
 
 void emptyCache() {
-  chosen (&Native::empty_cache)();
+  next().empty_cache();
 }
 
 void setMemoryFraction(double fraction, int device) {
   if (device >= 0 && static_cast<size_t>(device) < kDevices) {
     seam().fractions[static_cast<size_t>(device)] = fraction;
   }
-  chosen (&Native::set_memory_fraction)(fraction, device);
+  next().set_memory_fraction(fraction, device);
 }
 
 void notifyCaptureBegin(int device, CaptureId_t graph, MempoolId_t pool) {
-  seam().captured = true;
-  chosen (&Native::capture_begins)(device, graph, pool);
+  captures().begin(graph, pool);
+  next().capture_begins(device, graph, pool);
 }
 
 void notifyCaptureEnd(int device, CaptureId_t graph) {
-  chosen (&Native::capture_ends)(device, graph);
+  next().capture_ends(device, graph);
+  captures().end(graph);
 }
 
 void notifyCaptureDestroy(int device, MempoolId_t pool) {
-  chosen (&Native::capture_destroyed)(device, pool);
+  captures().destroyed(pool);
+  next().capture_destroyed(device, pool);
 }
 
 } // namespace CUDACachingAllocator

@@ -11,6 +11,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
+#include <vector>
 
 namespace torch::cuda::lms::seam {
 
@@ -26,6 +28,7 @@ struct Native {
   void (*capture_ends)(int device, c10::cuda::CaptureId_t graph);
   void (*capture_destroyed)(int device, c10::cuda::MempoolId_t pool);
   c10::cuda::CUDAStream (*current_stream)(c10::DeviceIndex device);
+  std::vector<c10::cuda::CUDACachingAllocator::SegmentInfo> (*snapshot)();
 };
 
 // What takes their place once LMS was turned on.
@@ -42,9 +45,11 @@ struct Seam {
   std::atomic<const Hooks*> hooks{nullptr};
   const Native& (*native)() = nullptr;
 
-  // What happened before: a graph was captured, and of a device only this share of
-  // its memory was allowed; 0 = nothing was said.
-  std::atomic<bool> captured{false};
+  // Whether a segment of the native allocator's was made while a graph was
+  // captured. Then it is the graph's, which replays the addresses in it.
+  bool (*is_graphs)(int64_t address) = nullptr;
+
+  // Of a device's memory, the share that the process may have; 0 = nothing was said.
   std::array<std::atomic<double>, kDevices> fractions{};
 };
 
