@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from packaging.version import Version
+
 from lmsbuild.cache import default_cache
 from lmsbuild.errors import LmsbuildError, SuiteError
 from lmsbuild.registry import Registry, Tag, load_registry
@@ -30,7 +32,9 @@ from lmsbuild.wheeltest import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-PACKAGES = ("pytest", "numpy", "expecttest", "hypothesis")
+PACKAGES = ("pytest", "expecttest", "hypothesis")
+# The first release that knows NumPy 2.
+NUMPY2 = Version("2.3")
 QUIET = ("-q", "-ra")
 RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
@@ -107,6 +111,11 @@ def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tup
     return EVERYTHING if options.tags or tag == registry.default else PART
 
 
+def packages(tag: Tag) -> tuple[str, ...]:
+    """What the tests need beside torch."""
+    return (*PACKAGES, "numpy" if Version(tag.version) >= NUMPY2 else "numpy<2")
+
+
 def sanitize(python: Path) -> None:
     """The tests of memory and of threads, with the sanitizer that watches each."""
     for sanitizer, tests in SANITIZED.items():
@@ -142,7 +151,7 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
                 default_cache(),
                 print,
                 reported,
-                PACKAGES,
+                packages(tag),
                 sanitize if suites is EVERYTHING else None,
             )
         except LmsbuildError as error:

@@ -130,6 +130,7 @@ def build_seam(
     link = [
         *(*compiler.command, "-shared", "-o", str(library), *map(str, objects)),
         f"-Wl,-soname,{SEAM}",
+        f"-Wl,--version-script,{inputs.runtime / SEAM_SOURCES / 'exports.map'}",
         *_LINK_FLAGS,
         *_system_libraries(compiler, policy, folder / "seam" / "stubs"),
         "-Wl,-s",

@@ -49,7 +49,7 @@ def digest(value: Any) -> str:
         if isinstance(item, torch.Tensor):
             host = item.detach().cpu().contiguous()
             sha.update(f"{name} {host.dtype} {tuple(host.shape)}\n".encode())
-            sha.update(ctypes.string_at(host.data_ptr(), host.nbytes))
+            sha.update(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
         else:
             sha.update(f"{name} {item!r}\n".encode())
     return sha.hexdigest()
@@ -60,7 +60,7 @@ class OperatorSizes:
 
     def __init__(self) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
-        from torch.utils._pytree import tree_leaves
+        from torch.utils._pytree import tree_flatten
 
         sizes = self
         self.bytes = 0
@@ -71,18 +71,16 @@ class OperatorSizes:
                 self, op: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
                 result = op(*args, **(kwargs or {}))
-                leaves = tree_leaves((args, kwargs, result))
-                sizes.count(str(op), [leaf for leaf in leaves if hasattr(leaf, "untyped_storage")])
+                leaves, _ = tree_flatten((args, kwargs, result))
+                sizes.count(str(op), [leaf for leaf in leaves if hasattr(leaf, "storage_offset")])
                 return result
 
         self.watch = Watch()
 
     def count(self, name: str, used: list[Any]) -> None:
-        storages = {
-            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-            for tensor in used
-            if tensor.is_cuda
-        }
+        # Before 2.0 it has another name.
+        own = [getattr(t, "untyped_storage", None) or t._storage for t in used if t.is_cuda]
+        storages = {storage().data_ptr(): storage().nbytes() for storage in own}
         if sum(storages.values()) > self.bytes:
             self.bytes, self.name = sum(storages.values()), name
 
@@ -237,7 +235,8 @@ def start(simulated: bool) -> Any:
     # Here, because it imports a thousand modules.
     torch.use_deterministic_algorithms(True)
     # The fill is a kernel for every tensor made, and nothing here reads what it has not written.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    if hasattr(torch.utils, "deterministic"):  # since 2.2
+        torch.utils.deterministic.fill_uninitialized_memory = False
     for name in MODELS:
         importlib.import_module(f"models.{name}")
     return device

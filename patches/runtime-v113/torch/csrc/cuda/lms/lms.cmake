@@ -39,5 +39,8 @@ if(USE_LMS)
     target_include_directories(torch_lms_seam PRIVATE
       $<TARGET_PROPERTY:${LMS_TARGET},INTERFACE_INCLUDE_DIRECTORIES>)
   endforeach()
-  target_link_libraries(torch_lms_seam PRIVATE ${CMAKE_DL_LIBS} -Wl,-z,defs)
+  target_link_libraries(torch_lms_seam PRIVATE
+    ${CMAKE_DL_LIBS}
+    -Wl,--version-script,${CMAKE_CURRENT_LIST_DIR}/seam/exports.map
+    -Wl,-z,defs)
 endif()
