@@ -1,4 +1,4 @@
-"""An interpreter whose torch has LMS, and whose libtorch_lms.so may be replaced by others."""
+"""An interpreter whose torch has LMS, and whose LMS libraries may be replaced by others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCES = "torch/csrc/cuda/lms"
 
 
 class DisposableTorch:
-    """The torch of an interpreter; its true library is put back at the end of a ``with`` block."""
+    """The torch of an interpreter; a ``with`` block puts its true libraries back at its end."""
 
     def __init__(self, python: str) -> None:
         # Without a GPU's libraries torch cannot be imported here.
@@ -54,7 +54,11 @@ class DisposableTorch:
         self._temporary = tempfile.TemporaryDirectory()
         self.work = Path(self._temporary.name)
         self.runtime = lay_out(RUNTIME.parent, self.tag.variant, self.work / "variant")
-        shutil.copy(self.library, self.work / "true.so")
+        self._true = self.work / "true"
+        self._true.mkdir()
+        for name in (compile.LIBRARY, compile.SEAM):
+            if (self.library.parent / name).exists():
+                shutil.copy(self.library.parent / name, self._true)
         return self
 
     def __exit__(
@@ -63,22 +67,18 @@ class DisposableTorch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.replace(self.work / "true.so")
+        for library in self._true.iterdir():
+            self.replace(library)
         self._temporary.cleanup()
 
     def install(self, runtime: Path, *, sanitize: str = "") -> Path:
-        """Compile the runtime into the torch; returns the library."""
+        """Compile the runtime into the torch; returns libtorch_lms.so."""
         inputs = compile.Inputs(torch=self.folder, cuda=self.cuda, runtime=runtime)
-        built = compile.build_library(
-            self.tag,
-            self._compiler,
-            inputs,
-            self.work / "objects",
-            policy=None,
-            log=self.work / "log",
-            sanitize=sanitize,
-        )
-        self.replace(built)
+        made = (self.tag, self._compiler, inputs, self.work / "objects")
+        log = self.work / "log"
+        self.replace(compile.build_library(*made, policy=None, log=log, sanitize=sanitize))
+        if seam := compile.build_seam(*made, policy=None, log=log):
+            self.replace(seam)
         return self.library
 
     def install_with(self, bug: dict[str, str], *, sanitize: str = "") -> Path:
@@ -91,8 +91,9 @@ class DisposableTorch:
         return runtime
 
     def replace(self, library: Path) -> None:
-        self.library.unlink(missing_ok=True)
-        shutil.copy(library, self.library)
+        target = self.library.parent / library.name
+        target.unlink(missing_ok=True)
+        shutil.copy(library, target)
 
 
 def environment(runtime: Path) -> dict[str, str]:

@@ -96,8 +96,9 @@ class InTree:
         )
 
     def install(self) -> Path:
-        """Builds the library and installs it; returns where it is then."""
-        run(CMAKE, "--build", self.build, "--parallel", "2", "--target", "torch_lms")
+        """Builds and installs libtorch_lms.so, with its seam if it has one; returns where it is."""
+        seam = ["torch_lms_seam"] if (self.tree / RUNTIME / "seam").is_dir() else []
+        run(CMAKE, "--build", self.build, "--parallel", "2", "--target", "torch_lms", *seam)
         built = self.build / "torch" / "libtorch_lms.so"
         # Installed before ours, and not built here; CMake leaves a link's target as it is.
         built.with_name("libtorch_python.so").symlink_to(built.name)
@@ -137,10 +138,11 @@ def main(source: Path, python: str, tests: Sequence[str]) -> int:
         )
         library = build.install()
         print(f"built {library.name}: {library.stat().st_size} bytes", flush=True)
-        torch.replace(library)
+        for built in library.parent.glob("libtorch_lms*.so"):
+            torch.replace(built)
         return subprocess.run(
             [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen(tests)],
-            env=environment(ROOT / "patches" / "runtime"),
+            env=environment(torch.runtime),
         ).returncode
 
 

@@ -2,8 +2,9 @@
 
     python ci/mutants.py PYTHON [NAME_PART ...]
 
-PYTHON is an interpreter whose torch has LMS and is disposable: its libtorch_lms.so is replaced by
-each mutant's, and by the true one at the end. Exits 1 if a bug is not seen.
+PYTHON is an interpreter whose torch has LMS and is disposable: its LMS libraries are replaced by
+each mutant's, and by the true ones at the end. A variant of the runtime has bugs of its own, in
+mutants-VARIANT.toml; those in files that it replaces are left out. Exits 1 if a bug is not seen.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from disposable import ROOT, DisposableTorch, environment, load_bugs
+from disposable import ROOT, SOURCES, DisposableTorch, environment, load_bugs
 
 SECONDS = 300  # a deadlock is a bug that was seen
 
@@ -20,7 +21,7 @@ SECONDS = 300  # a deadlock is a bug that was seen
 def main(python: str, wanted: list[str]) -> int:
     missed = []
     with DisposableTorch(python) as torch:
-        for mutant in load_bugs("mutants.toml"):
+        for mutant in bugs(torch):
             if wanted and not any(part in mutant["name"] for part in wanted):
                 continue
             runtime = torch.install_with(mutant)
@@ -30,6 +31,16 @@ def main(python: str, wanted: list[str]) -> int:
                 missed.append(mutant["name"])
     print(f"{len(missed)} bugs were not seen")
     return bool(missed)
+
+
+def bugs(torch: DisposableTorch) -> list[dict[str, str]]:
+    shared = load_bugs("mutants.toml")
+    variant = torch.tag.variant
+    if variant is None:
+        return shared
+    own = ROOT / "patches" / variant / SOURCES
+    kept = [bug for bug in shared if not (own / bug["file"]).exists()]
+    return kept + load_bugs(f"mutants-{variant}.toml")
 
 
 def fails(python: str, test: str, runtime: Path) -> bool:

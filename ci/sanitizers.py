@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from disposable import ROOT, RUNTIME, DisposableTorch, environment, load_bugs
+from disposable import ROOT, DisposableTorch, environment, load_bugs
 
 from lmsbuild import compile, elf
 
@@ -78,8 +78,8 @@ def run(python: str, name: str, tests: list[str]) -> bool:
     """Whether the runtime is without a report under this sanitizer."""
     begun = time.monotonic()
     with DisposableTorch(python) as torch:
-        library = torch.install(RUNTIME, sanitize=SANITIZERS[name])
-        code, reports = check(python, library, tests or [TESTS], RUNTIME)
+        library = torch.install(torch.runtime, sanitize=SANITIZERS[name])
+        code, reports = check(python, library, tests or [TESTS], torch.runtime)
     for report in reports[:SHOWN]:
         print(report)
     seconds = time.monotonic() - begun

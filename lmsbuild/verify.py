@@ -57,6 +57,7 @@ class _Subject:
     version: Version
     provenance: Provenance | None
     library: elf.Library | None
+    seam: elf.Library | None
 
 
 def verify(
@@ -102,12 +103,6 @@ def _read(path: Path, wheel: zipfile.ZipFile) -> _Subject:
             origin = provenance.load(wheel.read(f"{folder}/{provenance.FILE_NAME}"))
         except (provenance.ProvenanceError, zipfile.BadZipFile):
             origin = None
-    library: elf.Library | None = None
-    if LIBRARY_MEMBER in wheel.NameToInfo:
-        try:
-            library = elf.read_stream(io.BytesIO(wheel.read(LIBRARY_MEMBER)))
-        except (elf.NotElfError, zipfile.BadZipFile):
-            library = None
     return _Subject(
         path=path,
         wheel=wheel,
@@ -116,8 +111,18 @@ def _read(path: Path, wheel: zipfile.ZipFile) -> _Subject:
         rows={row.path: row for row in integrity.read_record(wheel)},
         version=version,
         provenance=origin,
-        library=library,
+        library=_library(wheel, LIBRARY_MEMBER),
+        seam=_library(wheel, SEAM_MEMBER),
     )
+
+
+def _library(wheel: zipfile.ZipFile, member: str) -> elf.Library | None:
+    if member not in wheel.NameToInfo:
+        return None
+    try:
+        return elf.read_stream(io.BytesIO(wheel.read(member)))
+    except (elf.NotElfError, zipfile.BadZipFile):
+        return None
 
 
 def _with_detail(check: Check, detail: str) -> Check:
@@ -205,7 +210,7 @@ def _one_library(subject: _Subject) -> Check:
         problems.append(
             f"the library is for {subject.library.machine}, the wheel for {subject.platform_tag}"
         )
-    return Check(name="one LMS library", detail=LIBRARY_MEMBER, problems=problems)
+    return Check(name="one LMS library", detail=", ".join(expected), problems=problems)
 
 
 def _symbols(subject: _Subject) -> Check:
@@ -216,6 +221,8 @@ def _symbols(subject: _Subject) -> Check:
     if policy is None:
         return Check(name=name, problems=[f"no known policy for {subject.platform_tag}"])
     too_new = linkstub.violations(subject.library, policy)
+    if subject.seam:
+        too_new += linkstub.violations(subject.seam, policy)
     return Check(
         name=name,
         detail=policy.name,

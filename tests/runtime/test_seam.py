@@ -13,6 +13,7 @@ from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, stat
 
 LIB = Path(torch.__file__).parent / "lib"
+ALLOCATOR = "_ZN3c104cuda20CUDACachingAllocator"
 
 pytestmark = pytest.mark.skipif(RELEASE >= (2, 0), reason="here the allocator is a class")
 
@@ -39,17 +40,26 @@ def test_what_a_graph_allocated_stays(lms):
     torch.cuda.set_enabled_lms(True)
     managed(x)
     managed(before)
+    after = managed(pattern(1))
     evict()
     assert is_resident(x)
     assert not is_resident(before)
+    assert not is_resident(after)
     assert torch.equal(x.cpu(), pattern(1, start=3, device="cpu"))
     del graph
 
 
-def test_memory_that_is_no_storage_gets_room():
-    # raw_alloc(), which Thrust's temporary memory comes from.
+def raw_alloc(size):
+    """As Thrust's temporary memory is allocated."""
+    allocate = ctypes.CDLL(str(LIB / "libtorch_lms_seam.so"))[ALLOCATOR + "9raw_allocEm"]
+    allocate.argtypes, allocate.restype = [ctypes.c_size_t], ctypes.c_void_p
+    return allocate(size)
+
+
+@pytest.mark.parametrize("allocate", [raw_alloc, torch.cuda.caching_allocator_alloc])
+def test_memory_that_is_no_storage_gets_room(allocate):
     kept = [managed(pattern(8, start=i)) for i in range(7)]
-    address = torch.cuda.caching_allocator_alloc(32 * MIB)
+    address = allocate(32 * MIB)
     assert stat("page_out_count") > 0
     torch.cuda.caching_allocator_delete(address)
     for i, tensor in enumerate(kept):

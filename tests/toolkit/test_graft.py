@@ -36,7 +36,7 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
 import lmsbuild.commands.wheel as wheel_command
-from lmsbuild import archive, graft, provenance
+from lmsbuild import archive, elf, graft, provenance
 from lmsbuild.basewheel import AlreadyGraftedError
 from lmsbuild.cli import main
 from lmsbuild.errors import (
@@ -49,6 +49,7 @@ from lmsbuild.errors import (
     WrongPythonError,
 )
 from lmsbuild.graft import Request, Result, build_wheel
+from lmsbuild.verify import verify
 
 GRAFTED = f"torch-{VERSION}+lms1-{CP}-{CP}-manylinux_2_28_{MACHINE}.whl"
 NEW_INFO = f"torch-{VERSION}+lms1.dist-info"
@@ -439,3 +440,37 @@ def test_the_base_decides_the_tag(
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / GRAFTED).is_file()
+
+
+def test_a_variant_with_a_seam(
+    fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path
+) -> None:
+    """A second library, which torch's Python loads before torch's own."""
+    patches = Path(shutil.copytree(fake.patches, tmp_path / "patches"))
+    own = patches / "runtime-v9" / "torch"
+    seam = own / "csrc" / "cuda" / "lms" / "seam"
+    seam.mkdir(parents=True)
+    (own / "_lms_seam.py").write_text("# loads it\n")
+    (seam / "seam.cpp").write_text(
+        'extern "C" __attribute__((visibility("default"))) int taken() { return 1; }\n'
+    )
+    (seam / "exports.map").write_text("{ global: taken; local: *; };\n")
+    request = dataclasses.replace(
+        request_for(fake, tmp_path / "dist", shared_cache, fake.base),
+        tag=dataclasses.replace(fake.tag, variant="runtime-v9"),
+        patches=patches,
+    )
+    path = build_wheel(request, ignore).path
+    members = members_of(path)
+    assert "torch/_lms_seam.py" in members
+    (tmp_path / "seam.so").write_bytes(members["torch/lib/libtorch_lms_seam.so"])
+    made = elf.read(tmp_path / "seam.so")
+    assert (made.soname, made.exported) == ("libtorch_lms_seam.so", {"taken"})
+    assert [check.problems for check in verify(path, fake.base) if check.problems] == []
+    again = build_wheel(dataclasses.replace(request, out=tmp_path / "again"), ignore).path
+    assert again.read_bytes() == path.read_bytes()
+    without = tmp_path / "without" / path.name
+    without.parent.mkdir()
+    replace_members(path, without, {"torch/lib/libtorch_lms_seam.so": None})
+    found = [check for check in verify(without) if check.name == "one LMS library"]
+    assert "expected torch/lib/libtorch_lms.so, torch/lib/libtorch_lms_seam.so" in str(found)

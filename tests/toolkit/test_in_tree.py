@@ -25,13 +25,14 @@ from lmsbuild.fetch import fetch_wheel
 from lmsbuild.graft import fetch_headers
 from lmsbuild.linkstub import load_policy
 from lmsbuild.registry import Tag, load_registry
+from lmsbuild.runtime import lay_out
 from lmsbuild.series import load_hooks
 from lmsbuild.toolchain import find_compiler
 
 in_tree = load("in_tree")
 
 X86 = "x86_64"
-# The release that the hook was made against, and how far back its lines go.
+# Each by its own hook, and, of 1.13, its own variant of the runtime.
 RELEASES = {"2.6.0": "trixie", "1.13.1": "bookworm"}
 
 SETUP = "tools/setup_helpers/"
@@ -51,9 +52,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tag() -> Tag:
-    return load_registry().get("2.6.0")
+@pytest.fixture(scope="module", params=RELEASES)
+def tag(request: pytest.FixtureRequest) -> Tag:
+    return load_registry().get(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -94,26 +95,26 @@ def against(
     shutil.rmtree(folder)  # 500 MB
 
 
-@pytest.fixture(scope="module", params=RELEASES)
-def source(
-    request: pytest.FixtureRequest, tag: Tag, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+@pytest.fixture(scope="module")
+def source(tag: Tag, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release's CMake files with the runtime beside them, and with the hook."""
-    suite = RELEASES[request.param]
+    suite = RELEASES[tag.version]
     try:
         tarball = debian_source.fetch(
             "pytorch", suite, default_cache() / f"debian-{suite}", debian_source.find_mirror()
         )
     except debian_source.Unavailable as error:
         pytest.skip(f"the real sources cannot be had: {error}")
-    assert tarball.name.startswith(f"pytorch_{request.param}+")
-    folder = tmp_path_factory.mktemp(request.param)
+    assert tarball.name.startswith(f"pytorch_{tag.version}+")
+    folder = tmp_path_factory.mktemp(tag.version)
     with tarfile.open(tarball) as archive:
         for member in archive:
             name = "/".join(PurePosixPath(member.name).parts[1:])
             if name in in_tree.REAL or name.startswith((*in_tree.REAL_FOLDERS, SETUP)):
                 archive.extract(member.replace(name=name, deep=False), folder, filter="data")
-    shutil.copytree(resources.patches_dir() / "runtime", folder, dirs_exist_ok=True)
+    merged = lay_out(resources.patches_dir(), tag.variant, folder)
+    if merged != folder:
+        shutil.copytree(merged, folder, dirs_exist_ok=True)
     (hook,) = (mail for mail in load_hooks(tag) if is_build_hook(mail))
     assert not is_unproven(hook)
     git(folder, "init", "--quiet")
@@ -126,16 +127,18 @@ def test_the_release_builds_the_library_that_a_graft_has(
 ) -> None:
     build = in_tree.InTree(source, tmp_path)
     assert "(USE_LMS): ON" in build.configure(against)
-    built = elf.read(build.install())
-    grafted = tmp_path / "grafted.so"
+    installed = build.install().parent
     identity = sha256_of(base.path)
     libraries = library.library_for(recipe, base, identity, default_cache(), lambda *_: None)
-    grafted.write_bytes(libraries["libtorch_lms.so"])
-    expected = elf.read(grafted)
-    assert sorted(built.exported) == sorted(expected.exported)
-    assert sorted(built.needed) == sorted(expected.needed)
-    assert built.soname == expected.soname == "libtorch_lms.so"
-    assert built.rpath == "$ORIGIN"
+    assert sorted(path.name for path in installed.glob("libtorch_lms*")) == sorted(libraries)
+    for name, data in libraries.items():
+        built = elf.read(installed / name)
+        (tmp_path / name).write_bytes(data)
+        expected = elf.read(tmp_path / name)
+        assert sorted(built.exported) == sorted(expected.exported)
+        assert sorted(built.needed) == sorted(expected.needed)
+        assert built.soname == expected.soname == name
+    assert elf.read(installed / "libtorch_lms.so").rpath == "$ORIGIN"
 
 
 @pytest.mark.parametrize("option", ["-DUSE_LMS=OFF", "-DUSE_CUDA=OFF", "-DBUILD_SHARED_LIBS=OFF"])

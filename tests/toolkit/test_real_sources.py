@@ -19,27 +19,29 @@ from lmsbuild.registry import Tag, load_registry
 from lmsbuild.reverse import reverse
 from lmsbuild.series import load_series
 
+PACKAGE = "pytorch"
 # Which Debian release packages which PyTorch release.
-PACKAGE, SUITE, VERSION = "pytorch", "trixie", "2.6.0"
+SUITES = {"1.13.1": "bookworm", "2.6.0": "trixie"}
 
 pytestmark = pytest.mark.network
 
 
-@pytest.fixture(scope="module")
-def tag() -> Tag:
-    return load_registry().get(VERSION)
+@pytest.fixture(scope="module", params=SUITES)
+def tag(request: pytest.FixtureRequest) -> Tag:
+    return load_registry().get(request.param)
 
 
 @pytest.fixture(scope="module")
-def tarball() -> Path:
+def tarball(tag: Tag) -> Path:
+    suite = SUITES[tag.version]
     try:
         mirror = debian_source.find_mirror()
         path: Path = debian_source.fetch(
-            PACKAGE, SUITE, default_cache() / f"debian-{SUITE}", mirror
+            PACKAGE, suite, default_cache() / f"debian-{suite}", mirror
         )
     except debian_source.Unavailable as error:
         pytest.skip(f"the real sources cannot be had: {error}")
-    assert path.name.startswith(f"{PACKAGE}_{VERSION}+")
+    assert path.name.startswith(f"{PACKAGE}_{tag.version}+")
     return path
 
 

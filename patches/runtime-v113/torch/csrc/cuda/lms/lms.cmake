@@ -35,7 +35,7 @@ if(USE_LMS)
     # What torch's own libraries lack is not for this one to find.
     -Wl,-z,defs,--allow-shlib-undefined)
   # Their headers and no more: it is loaded before them.
-  foreach(LMS_TARGET c10_cuda c10 torch::cudart)
+  foreach(LMS_TARGET c10_cuda c10 torch_cpu torch::cudart)
     target_include_directories(torch_lms_seam PRIVATE
       $<TARGET_PROPERTY:${LMS_TARGET},INTERFACE_INCLUDE_DIRECTORIES>)
   endforeach()
