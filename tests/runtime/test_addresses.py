@@ -7,6 +7,7 @@ import inspect
 import pytest
 import torch
 from releases import since, untyped_storage
+from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address
 from torch.utils import dlpack
 
@@ -184,3 +185,30 @@ def test_resident_takes_modules():
         assert is_resident(model.weight)
     evict()
     assert not is_resident(model.weight)
+
+
+def test_what_is_handed_to_nccl_is_on_the_device():
+    """DataParallel and torch.cuda.nccl call it without an operator."""
+
+    def scenario(device):
+        import torch
+
+        seen = []
+
+        def nccl(tensors, *_):
+            seen.append([torch.cuda.lms.is_resident(t) for t in tensors])
+            torch.cuda.reclaim_inactive()
+            seen.append([torch.cuda.lms.is_resident(t) for t in tensors])
+
+        names = ("_broadcast_coalesced", "_nccl_all_reduce")
+        for name in names:
+            setattr(torch._C, name, nccl)
+        torch.cuda.set_enabled_lms(True)
+        tensors = [torch.zeros(1 << 20, device="cuda").add_(1) for _ in range(2)]
+        for name in names:
+            torch.cuda.reclaim_inactive()
+            assert not torch.cuda.lms.is_resident(tensors[0])
+            getattr(torch._C, name)(tensors, [0])
+        return seen
+
+    assert run_sim(scenario, mib=64) == [[True, True]] * 4

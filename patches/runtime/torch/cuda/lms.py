@@ -538,10 +538,9 @@ def _guard_addresses():
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             if hasattr(torch._C, name):
                 setattr(torch._C, name, takes_address(getattr(torch._C, name)))
-        # Its kernels are no operators.
-        name = "_cuda_jiterator_compile_and_launch_kernel"
-        if hasattr(torch._C, name):
-            setattr(torch._C, name, _as_operator(getattr(torch._C, name)))
+        for name in _FUNCTIONS:
+            if hasattr(torch._C, name):
+                setattr(torch._C, name, _as_operator(getattr(torch._C, name)))
         # A C interface that asks nobody: consumers fall back to __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
@@ -563,6 +562,20 @@ _STORAGE_METHODS = (
     "_write_file",
     "copy_",
     "fill_",
+)
+
+# Functions of torch._C that are no operators: the jiterator's kernels, and what DataParallel and
+# torch.cuda.nccl hand to NCCL.
+_FUNCTIONS = (
+    "_cuda_jiterator_compile_and_launch_kernel",
+    "_broadcast",
+    "_broadcast_coalesced",
+    "_broadcast_out",
+    "_nccl_all_gather",
+    "_nccl_all_reduce",
+    "_nccl_broadcast",
+    "_nccl_reduce",
+    "_nccl_reduce_scatter",
 )
 
 
