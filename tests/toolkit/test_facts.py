@@ -16,7 +16,10 @@ from lmsbuild.registry import Tag, load_registry
 pytestmark = pytest.mark.network
 
 
-@pytest.mark.parametrize("tag", tags(), ids=lambda tag: str(tag.name))
+# No wheel says that a release needs a variant of the runtime: that entry is written by hand.
+@pytest.mark.parametrize(
+    "tag", [tag for tag in tags() if tag.variant is None], ids=lambda tag: str(tag.name)
+)
 def test_the_entry_of_a_known_tag(tag: Tag) -> None:
     target = target_of(tag)
     found = tag_of_wheel(
