@@ -57,8 +57,8 @@ class Library:
 
     soname: str
     symbol_version: str = ""
-    aliases: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
+    aliases: set[str] = field(default_factory=set)
 
 
 def _output(*command: str) -> str:
