@@ -109,6 +109,7 @@ def _trial(torch):
     before = torch.cuda.get_enabled_lms()
     try:
         torch.cuda.set_enabled_lms(True)
+        torch.cuda.reclaim_inactive()  # LMS looks at operators from now on
         tensor = torch.arange(_TRIAL_BYTES // 4, dtype=torch.int32, device="cuda")
         tensor.add_(1)
         size = torch.cuda.get_size_lms()

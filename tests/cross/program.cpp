@@ -232,6 +232,7 @@ const Test kTests[] = {
 
 void run(const Test& test) {
   succeed(lms_set_enabled(1));
+  succeed(lms_set_option("watch", 1));
   succeed(lms_set_size(4096));
   simcuda_clear_races();
   test.run();

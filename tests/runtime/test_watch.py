@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from cxx import HERE, compile_cxx
 from releases import since, size_of
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
+
+PROBE = HERE.parents[1] / "lmsbuild/data/probe.py"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,13 @@ def test_one_request_for_all():
     managed(before)
     assert torch.empty(CAPACITY - MIB, dtype=torch.uint8, device="cuda").is_cuda
     assert not is_resident(before)
+
+
+def test_the_trial_of_doctor():
+    trial = runpy.run_path(str(PROBE))["_trial"]
+    trial.__globals__["_TRIAL_BYTES"] = MIB  # far from the limit, as on a GPU
+    assert trial(torch) == ""
+    assert torch.cuda.get_enabled_lms()
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,12 @@ def test_a_python_without_pip_is_named(
 def test_an_interrupted_download_leaves_nothing(index: Index, tmp_path: Path) -> None:
     index.delay = 5.0
     code = (
+        "import signal\n"
         "from pathlib import Path\n"
         "from lmsbuild.download import Target\n"
         "from lmsbuild.fetch import fetch_wheel\n"
+        # A shell that runs the tests in the background has it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print('go', flush=True)\n"
         f"fetch_wheel({CUDA!r}, Target(python={PYTHON!r}, architecture={MACHINE!r}), "
         f"Path({str(tmp_path)!r}))"
