@@ -10,7 +10,7 @@ import torch
 from conftest import CAPACITY, DEVICE, MIB
 from releases import RELEASE
 from simcuda.process import run_sim
-from tensors import evict, floats, is_resident, managed, pattern, stat
+from tensors import evict, floats, is_resident, managed, pattern, stat, turn_on
 
 LIB = Path(torch.__file__).parent / "lib"
 ALLOCATOR = "_ZN3c104cuda20CUDACachingAllocator"
@@ -37,7 +37,7 @@ def test_what_a_graph_allocated_stays(lms):
     before = pattern(1)
     graph, x = capture(lambda: torch.empty(floats(1), device="cuda"))
     x.copy_(pattern(1, start=3, device="cpu"))
-    torch.cuda.set_enabled_lms(True)
+    turn_on()
     managed(x)
     managed(before)
     after = managed(pattern(1))
