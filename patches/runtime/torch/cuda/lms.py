@@ -549,8 +549,8 @@ def _guard_addresses():
         name = "_jit_override_can_fuse_on_gpu"
         if hasattr(torch._C, name):
             getattr(torch._C, name)(False)
-        # The other fuser of some releases.
-        if getattr(torch._C, "_jit_nvfuser_enabled", bool)():
+        # The other fuser, before 2.0; later ones only warn that it is gone.
+        if not hasattr(torch, "compile") and getattr(torch._C, "_jit_nvfuser_enabled", bool)():
             torch._C._jit_set_nvfuser_enabled(False)
 
 
