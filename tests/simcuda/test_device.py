@@ -198,6 +198,35 @@ def test_planned_faults(sim: Session) -> None:
     assert out["copies"] == [1, 1]
 
 
+def hold_calls(device: Any) -> list[Any]:
+    import threading
+    import time
+
+    import torch
+
+    def wait() -> None:
+        torch.cuda.synchronize(0)
+
+    device.hold("cudaDeviceSynchronize", device=0)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not device.waiting("cudaDeviceSynchronize"):
+        time.sleep(0.001)
+    torch.cuda.synchronize(1)
+    total = torch.ones(1000, device="cuda:1").sum().item()
+    held = device.waiting("cudaDeviceSynchronize"), thread.is_alive()
+    device.release("cudaDeviceSynchronize")
+    thread.join()
+    device.hold("cudaDeviceSynchronize", seconds=0.01)
+    wait()
+    device.release()
+    return [total, *held, device.waiting("cudaDeviceSynchronize")]
+
+
+def test_calls_are_held() -> None:
+    assert run_sim(hold_calls, devices=2) == [1000, 1, True, 0]
+
+
 def pin_up_to_limit(device: Any) -> list[Any]:
     import torch
 
@@ -242,7 +271,8 @@ def test_what_is_alive_is_counted(sim: Session) -> None:
     before, during, after = sim.run(live_objects)
     assert after == before
     grown = {key: during[key] - before[key] for key in during}
-    assert grown == {"streams": 1, "events": 1, "host_ranges": 1, "host_bytes": 1000}
+    expected = {"streams": 1, "events": 1, "modules": 0, "host_ranges": 1, "host_bytes": 1000}
+    assert grown == expected
 
 
 def two_devices(device: Any) -> dict[str, Any]:
@@ -380,3 +410,79 @@ def test_expandable_segments() -> None:
     assert out["mapped"] > 0
     assert out["used"] >= 32 << 20
     assert out["after"] < out["used"]
+
+
+def compile_kernel(device: Any, source: str) -> list[Any]:
+    import ctypes
+    from pathlib import Path
+
+    import torch
+
+    nvrtc = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"))
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    create = (ctypes.byref(program), source.encode(), b"test", 0, None, None)
+    assert nvrtc.nvrtcCreateProgram(*create) == 0
+    options = (ctypes.c_char_p * 1)(b"--gpu-architecture=sm_80")
+    compiled = nvrtc.nvrtcCompileProgram(program, 1, options)
+    assert nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)) == 0
+    log = ctypes.create_string_buffer(size.value)
+    assert nvrtc.nvrtcGetProgramLog(program, log) == 0
+    if compiled != 0:
+        return [compiled, log.value.decode()]
+    assert nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
+    image = ctypes.create_string_buffer(size.value)
+    assert nvrtc.nvrtcGetCUBIN(program, image) == 0
+    assert nvrtc.nvrtcDestroyProgram(ctypes.byref(program)) == 0
+
+    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    assert nvrtc.cuModuleLoadData(ctypes.byref(module), b"something else") == 200
+    assert nvrtc.cuModuleLoadData(ctypes.byref(module), image) == 0
+    assert nvrtc.cuModuleGetFunction(ctypes.byref(kernel), module, b"none") == 500
+    assert nvrtc.cuModuleGetFunction(ctypes.byref(kernel), module, b"count") == 0
+    memory = ctypes.c_void_p()
+    runtime = ctypes.CDLL(None)
+    assert runtime.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(4)) == 0
+    assert runtime.cudaMemset(memory, 0, ctypes.c_size_t(4)) == 0
+
+    def launch(function: ctypes.c_void_p, pointer: ctypes.c_void_p) -> int:
+        step = ctypes.c_int(2)
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(pointer), ctypes.addressof(step))
+        grid = (5, 1, 1, 1, 1, 1, 0)
+        return int(nvrtc.cuLaunchKernel(function, *grid, None, parameters, None))
+
+    beyond = ctypes.c_void_p((memory.value or 0) + (1 << 21))
+    results = [launch(kernel, memory), launch(kernel, beyond), launch(ctypes.c_void_p(8), memory)]
+    assert runtime.cudaDeviceSynchronize() == 0
+    count = int.from_bytes(device.read(memory.value, 4), "little")
+    assert nvrtc.cuModuleUnload(module) == 0
+    results.append(launch(kernel, memory))
+    return [compiled, results, count, device.live()["modules"], device.launches()]
+
+
+KERNEL = """
+// A block of LMS_THREADS threads.
+struct Bytes {
+  const char* data;
+  unsigned long long size;
+};
+extern "C" __global__ void count(int* number, int step) {
+  atomicAdd(number, step);
+}
+"""
+
+
+@OLD
+def test_kernels_run_on_the_cpu() -> None:
+    compiled, results, count, modules, launches = run_sim(compile_kernel, KERNEL)
+    assert (compiled, count, modules) == (0, 10, 0)
+    assert results == [0, 700, 719, 719]
+    assert launches == {"unknown kernel": 2}
+
+
+@OLD
+def test_no_other_kernel_compiles() -> None:
+    assert run_sim(compile_kernel, KERNEL.replace("LMS_THREADS", "32"))[0] == 6
+    code, log = run_sim(compile_kernel, KERNEL.replace("int step", "int stop"))
+    assert code == 6
+    assert "the C++ compiler failed" in log
+    assert "step" in log

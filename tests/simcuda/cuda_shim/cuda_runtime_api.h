@@ -1,4 +1,5 @@
-// The declarations that c10's CUDA headers need to be read, without CUDA's own headers.
+// The declarations that c10's CUDA headers, and the runtime's kernels, need to be read, without
+// CUDA's own headers.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +31,33 @@ enum cudaStreamCaptureMode {
   cudaStreamCaptureModeThreadLocal = 1,
   cudaStreamCaptureModeRelaxed = 2,
 };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
+};
+inline constexpr unsigned cudaHostAllocPortable = 1;
+inline constexpr unsigned cudaHostAllocMapped = 2;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaUserObjectNoDestructorSync = 1;
 inline constexpr unsigned cudaGraphUserObjectMove = 1;
 
 extern "C" {
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t);
+cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int);
 cudaError_t cudaDeviceGetStreamPriorityRange(int*, int*);
+cudaError_t cudaFree(void*);
+cudaError_t cudaFreeHost(void*);
+cudaError_t cudaGetDevice(int*);
+cudaError_t cudaHostAlloc(void**, size_t, unsigned);
+cudaError_t cudaMalloc(void**, size_t);
 cudaError_t cudaMemGetInfo(size_t*, size_t*);
 cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned);
+cudaError_t cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaStreamGetPriority(cudaStream_t, int*);
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*);
 cudaError_t cudaStreamQuery(cudaStream_t);

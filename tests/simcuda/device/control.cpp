@@ -122,6 +122,22 @@ SIMCUDA_API void simcuda_clear_faults() {
   state().calls.clear_faults();
 }
 
+SIMCUDA_API void simcuda_hold(const char* api, int device, double seconds) {
+  state().gate.hold(api, device, seconds);
+}
+
+SIMCUDA_API void simcuda_release(const char* api) {
+  state().gate.release(api);
+}
+
+SIMCUDA_API void simcuda_release_all() {
+  state().gate.release_all();
+}
+
+SIMCUDA_API long simcuda_waiting(const char* api) {
+  return state().gate.waiting(api);
+}
+
 SIMCUDA_API long simcuda_count(const char* api) {
   const Lock lock(state().mutex);
   return state().calls.count(api);

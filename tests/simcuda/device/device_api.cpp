@@ -138,6 +138,7 @@ SIMCUDA_API cudaError_t cudaGetDeviceProperties(void* out, int device) {
 }
 
 SIMCUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int number, int device) {
+  SIMCUDA_ENTER("cudaDeviceGetAttribute");
   if (!exists(device))
     return fail(cudaErrorInvalidDevice);
   *value = attribute(number, device);

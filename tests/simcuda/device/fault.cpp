@@ -1,5 +1,6 @@
 #include "fault.h"
 
+#include <chrono>
 #include <cstdio>
 
 namespace simcuda {
@@ -34,6 +35,40 @@ long CallLog::count(const std::string& api) const {
 
 void CallLog::reset_counts() {
   counts_.clear();
+}
+
+void Gate::hold(const std::string& api, int device, double seconds) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  held_[api] = {device, seconds};
+}
+
+void Gate::release(const std::string& api) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  held_.erase(api);
+  changed_.notify_all();
+}
+
+void Gate::release_all() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  held_.clear();
+  changed_.notify_all();
+}
+
+void Gate::pass(const char* api, int device) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = held_.find(api);
+  if (found == held_.end() || (found->second.device >= 0 && found->second.device != device))
+    return;
+  const std::chrono::duration<double> longest(found->second.seconds);
+  ++waiting_[api];
+  changed_.wait_for(lock, longest, [&] { return held_.count(api) == 0; });
+  --waiting_[api];
+}
+
+long Gate::waiting(const std::string& api) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = waiting_.find(api);
+  return found == waiting_.end() ? 0 : found->second;
 }
 
 } // namespace simcuda

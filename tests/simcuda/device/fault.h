@@ -1,7 +1,9 @@
-// Counts the calls of each API function and makes chosen ones fail.
+// Counts the calls of each API function, makes chosen ones fail, and has chosen ones wait.
 #pragma once
 
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,33 @@ class CallLog {
   bool log_;
   std::map<std::string, long> counts_;
   std::vector<Fault> faults_;
+};
+
+// Where calls wait until a test lets them go on, as for a device that is not done. Has a lock of
+// its own: the machine's is not held by who waits.
+class Gate {
+ public:
+  // Calls of `api` wait from now on, of threads whose current device it is (-1: any), but none for
+  // more than so many seconds.
+  void hold(const std::string& api, int device, double seconds);
+  void release(const std::string& api);
+  void release_all();
+
+  void pass(const char* api, int device);
+
+  // How many calls wait.
+  long waiting(const std::string& api);
+
+ private:
+  struct Held {
+    int device;
+    double seconds;
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Held> held_;
+  std::map<std::string, long> waiting_;
 };
 
 } // namespace simcuda

@@ -143,6 +143,8 @@ inline int attribute(int number, int device) {
       return kSharedPerMultiprocessor;
     case 82:
       return kRegisters;
+    case 91:
+      return 1; // kernels use registered host memory by its own address
     case 95:
       return 1; // cooperative launch
     case 97:

@@ -35,6 +35,7 @@ class State {
   // Hold it while using anything below; never while waiting for a queue.
   std::recursive_mutex mutex;
 
+  Gate gate;
   const Options options;
   CallLog calls;
   RaceChecker race;
@@ -121,10 +122,20 @@ void synchronize_device(int device);
 
 } // namespace simcuda
 
-// Counts the call and returns the error that a test planned for it.
+// Waits while a test holds the call, counts it and returns the error that a test planned for it.
 #define SIMCUDA_ENTER(api)                                               \
   do {                                                                   \
+    ::simcuda::state().gate.pass(api, ::simcuda::this_thread().device);  \
     ::simcuda::Lock enter_lock(::simcuda::state().mutex);                \
     if (const cudaError_t planned = ::simcuda::state().calls.enter(api)) \
       return ::simcuda::fail(planned);                                   \
+  } while (0)
+
+// The same for the driver and NVRTC, whose errors cudaGetLastError() does not know.
+#define SIMCUDA_ENTER_DRIVER(api)                                        \
+  do {                                                                   \
+    ::simcuda::state().gate.pass(api, ::simcuda::this_thread().device);  \
+    ::simcuda::Lock enter_lock(::simcuda::state().mutex);                \
+    if (const cudaError_t planned = ::simcuda::state().calls.enter(api)) \
+      return planned;                                                    \
   } while (0)

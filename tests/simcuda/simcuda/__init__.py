@@ -10,6 +10,6 @@ the CUDA runtime under them. Operators run their CPU kernels over the device's b
 `python -m simcuda.build` builds it beforehand.
 """
 
-from simcuda.device import Device, start
+from simcuda.device import Device, start, start_at_import
 
-__all__ = ["Device", "start"]
+__all__ = ["Device", "start", "start_at_import"]

@@ -191,7 +191,11 @@ class _Builder:
     def link_stub(self, library: stubs.Library) -> None:
         """A library of stubs; it leads to the simulated libcudart for what is simulated."""
         source = self.work / f"{library.soname}.c"
-        library.functions -= set(self._device_functions())
+        simulated = set(self._device_functions())
+        library.functions -= simulated
+        if library.soname.startswith("libnvrtc.so"):
+            library.forwarded = {n[len("simcuda_") :] for n in simulated if "_nvrtc" in n}
+            library.functions -= library.forwarded
         source.write_text(stubs.stub_source(library))
         flags = ["-O1", "-fPIC", "-fvisibility=hidden", "-fno-builtin", "-w"]
         script = stubs.version_script(library)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.abc
+import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 _OPTIONS = ("race", "poison", "async_", "delay_us", "query_notready", "host_mib", "log")
 
@@ -22,12 +26,16 @@ class Device:
         """How many CUDA operators got their CPU semantics."""
         for name in ("race_report", "counts", "launches"):
             getattr(runtime, f"simcuda_{name}").restype = ctypes.c_char_p
-        for name in ("used", "host_bytes", "host_ranges", "live_streams", "live_events"):
+        live = ("live_streams", "live_events", "live_modules")
+        for name in ("used", "host_bytes", "host_ranges", *live):
             getattr(runtime, f"simcuda_{name}").restype = ctypes.c_size_t
-        for name in ("race_count", "count"):
+        for name in ("race_count", "count", "waiting"):
             getattr(runtime, f"simcuda_{name}").restype = ctypes.c_long
         runtime.simcuda_race_report.argtypes = [ctypes.c_long]
         runtime.simcuda_count.argtypes = [ctypes.c_char_p]
+        runtime.simcuda_waiting.argtypes = [ctypes.c_char_p]
+        runtime.simcuda_release.argtypes = [ctypes.c_char_p]
+        runtime.simcuda_hold.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_double]
         runtime.simcuda_host_view.argtypes = [ctypes.c_void_p]
         runtime.simcuda_host_view.restype = ctypes.c_void_p
         runtime.simcuda_host_access.argtypes = [
@@ -81,6 +89,25 @@ class Device:
     def clear_faults(self) -> None:
         self._runtime.simcuda_clear_faults()
 
+    def hold(self, api: str, device: int = -1, seconds: float = 120) -> None:
+        """Makes calls of `api` wait until release(), but not for longer than so many seconds.
+
+        Those of threads whose current device it is; -1 is any. The simulated machine goes on
+        meanwhile. A function that shares a name with others is held under that, see fault().
+        """
+        self._runtime.simcuda_hold(api.encode(), device, seconds)
+
+    def release(self, api: str = "") -> None:
+        """Lets the calls of `api` that are held go on, and those to come; "" is every function."""
+        if api:
+            self._runtime.simcuda_release(api.encode())
+        else:
+            self._runtime.simcuda_release_all()
+
+    def waiting(self, api: str) -> int:
+        """How many calls of `api` are held now."""
+        return int(self._runtime.simcuda_waiting(api.encode()))
+
     def count(self, api: str) -> int:
         """How often `api` was called since the last reset_counts()."""
         return int(self._runtime.simcuda_count(api.encode()))
@@ -122,11 +149,12 @@ class Device:
         return ctypes.string_at(self.host_view(pointer), size)
 
     def live(self) -> dict[str, int]:
-        """What the program has not given back: streams, events, pinned ranges and bytes."""
+        """What the program has not given back: streams, events, modules and pinned memory."""
         runtime = self._runtime
         return {
             "streams": int(runtime.simcuda_live_streams()),
             "events": int(runtime.simcuda_live_events()),
+            "modules": int(runtime.simcuda_live_modules()),
             "host_ranges": int(runtime.simcuda_host_ranges()),
             "host_bytes": int(runtime.simcuda_host_bytes()),
         }
@@ -160,6 +188,47 @@ def start(
     """
     if "torch" in sys.modules:
         raise RuntimeError("simcuda.start() must be called before torch is imported")
+    libraries, runtime = _load(devices, mib, torch_dir, options)
+    if not operators:
+        return Device(runtime, None, 0)
+    import torch  # noqa: F401 (the libraries that it needs have just been loaded)
+
+    return _give_semantics(libraries, runtime)
+
+
+def start_at_import(devices: int = 1, mib: int = 64, **options: int) -> None:
+    """Starts it in the moment in which this process imports torch, if it ever does."""
+    sys.meta_path.insert(0, _AtImport(devices, mib, options))
+
+
+class _AtImport(importlib.abc.MetaPathFinder):
+    """Finds torch where it is, and gives it a loader that starts the device around its own."""
+
+    def __init__(self, devices: int, mib: int, options: dict[str, int]) -> None:
+        self._start = (devices, mib, None, options)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            libraries, runtime = _load(*self._start)
+            execute(module)
+            _give_semantics(libraries, runtime)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _load(
+    devices: int, mib: int, torch_dir: Path | str | None, options: dict[str, int]
+) -> tuple[Path, ctypes.CDLL]:
+    """The folder of the libraries, all of which are loaded, and of them the CUDA runtime."""
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise TypeError(f"unknown options: {unknown}; known are {list(_OPTIONS)}")
@@ -179,10 +248,10 @@ def start(
     # Loaded by now, the libraries that torch's are linked with are found by their sonames.
     for library in sorted(libraries.glob("lib*.so.*")):
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-    if not operators:
-        return Device(runtime, None, 0)
-    import torch  # noqa: F401 (the libraries that it needs have just been loaded)
+    return libraries, runtime
 
+
+def _give_semantics(libraries: Path, runtime: ctypes.CDLL) -> Device:
     runtime.simcuda_take_static_calls()
     semantics = ctypes.CDLL(str(libraries / "libsimops.so"))
     semantics.simops_install.restype = ctypes.c_long

@@ -38,6 +38,9 @@ _MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.so)")
 DRIVER = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 
+# By the major version of CUDA; from 12 on it is the name's end.
+_NVRTC = {"11": "libnvrtc.so.11.2"}
+
 # What a stub returns, where torch takes it for a version; all others return an error, 1.
 _VERSIONS = {
     "cudnnGetVersion": 90100,
@@ -53,12 +56,15 @@ class Library:
     """A shared library to stand in for: its soname, symbol version, and functions.
 
     aliases: other names that torch's libraries know it by.
+    forwarded: functions that lead to the simulated ones, simcuda_ before their names: with a symbol
+        version, a function has to be in its own library.
     """
 
     soname: str
     symbol_version: str = ""
     functions: set[str] = field(default_factory=set)
     aliases: set[str] = field(default_factory=set)
+    forwarded: set[str] = field(default_factory=set)
 
 
 def _output(*command: str) -> str:
@@ -112,6 +118,12 @@ def required(torch_dir: Path) -> dict[str, Library]:
                 found.setdefault(soname, Library(soname))
                 if soname != needed:
                     found[soname].aliases.add(needed)
+    if not any(soname.startswith("libnvrtc.so") for soname in found):
+        # LMS looks for it by name, also beside a torch that has no library linked to it.
+        for soname in [soname for soname in found if soname.startswith("libcudart.so")]:
+            major = soname.split(".")[2]
+            nvrtc = _NVRTC.get(major, f"libnvrtc.so.{major}")
+            found[nvrtc] = Library(nvrtc)
     owners = {}
     for prefix, name in _LIBRARIES:
         for soname in found:
@@ -164,6 +176,15 @@ def stub_source(library: Library) -> str:
         if _RETURNS_TEXT.search(function):
             value = '(long)"simulated device"'
         lines.append(f"STUB({function}, {value})")
+    # Whatever they take: integers and pointers, and no more than registers hold.
+    parameters = ", ".join(f"long {letter}" for letter in "abcdef")
+    for function in sorted(library.forwarded):
+        lines += [
+            f"extern long simcuda_{function}({parameters});",
+            f"EXPORT long {function}({parameters}) {{",
+            f"  return simcuda_{function}(a, b, c, d, e, f);",
+            "}",
+        ]
     return "\n".join(lines) + "\n"
 
 

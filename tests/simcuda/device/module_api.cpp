@@ -1,0 +1,163 @@
+// Driver API: modules, and launches of their kernels, which run on the CPU (cpu_kernels.h).
+#include <map>
+#include <memory>
+#include <string>
+
+#include "cpu_kernels.h"
+#include "state.h"
+
+using namespace simcuda;
+
+namespace {
+
+constexpr int kInvalidImage = 200;
+constexpr int kNotFound = 500;
+
+struct Module {
+  int device;
+  std::unique_ptr<CpuModule> code;
+  std::map<std::string, CpuModule::Kernel> kernels;
+};
+
+struct Modules {
+  std::map<void*, std::unique_ptr<Module>> loaded;
+  std::map<const void*, Module*> owners; // of kernels
+};
+
+Modules& modules() {
+  static auto* const all = new Modules;
+  return *all;
+}
+
+void* view(const void* pointer) {
+  return state().memory.host_view(pointer);
+}
+
+void access(const Stream& stream, const void* pointer, size_t size, AccessKind kind) {
+  if (stream.capture != 0)
+    return; // captured work is not done yet
+  state().race.access(
+      stream.actor,
+      stream.clock,
+      reinterpret_cast<uintptr_t>(pointer),
+      size,
+      kind,
+      "a kernel of the runtime");
+}
+
+int touch(void* stream, const void* pointer, size_t size, int write) {
+  if (!state().memory.accessible(reinterpret_cast<uintptr_t>(pointer), size) ||
+      state().host.freed(pointer)) {
+    log("cuLaunchKernel: %zu bytes at %p are not, or not all, live memory", size, pointer);
+    return 0;
+  }
+  access(
+      *static_cast<Stream*>(stream), pointer, size, write ? AccessKind::kWrite : AccessKind::kRead);
+  return 1;
+}
+
+// In asynchronous mode the stream's clock is not that of the kernel any more when it runs: that it
+// writes is seen without it only.
+void wrote(void* stream, const void* pointer, size_t size) {
+  if (state().options.async)
+    return;
+  const Lock lock(state().mutex);
+  access(*static_cast<Stream*>(stream), pointer, size, AccessKind::kWrite);
+}
+
+} // namespace
+
+SIMCUDA_API cudaError_t cuModuleLoadData(void** module, const void* image) {
+  SIMCUDA_ENTER_DRIVER("cuModuleLoadData");
+  std::unique_ptr<CpuModule> code = CpuModule::load(image);
+  if (code == nullptr)
+    return static_cast<cudaError_t>(kInvalidImage);
+  const Lock lock(state().mutex);
+  auto made = std::make_unique<Module>();
+  made->device = this_thread().device;
+  made->code = std::move(code);
+  *module = made.get();
+  modules().loaded[*module] = std::move(made);
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cuModuleUnload(void* module) {
+  SIMCUDA_ENTER_DRIVER("cuModuleUnload");
+  int device = -1;
+  {
+    const Lock lock(state().mutex);
+    const auto it = modules().loaded.find(module);
+    if (it == modules().loaded.end())
+      return cudaErrorInvalidResourceHandle;
+    device = it->second->device;
+  }
+  drain_device(device); // its kernels may be under way
+  const Lock lock(state().mutex);
+  const auto it = modules().loaded.find(module);
+  for (const auto& [name, kernel] : it->second->kernels)
+    modules().owners.erase(&kernel);
+  modules().loaded.erase(it);
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cuModuleGetFunction(const void** function, void* module, const char* name) {
+  SIMCUDA_ENTER_DRIVER("cuModuleGetFunction");
+  const Lock lock(state().mutex);
+  const auto it = modules().loaded.find(module);
+  if (it == modules().loaded.end())
+    return cudaErrorInvalidResourceHandle;
+  CpuModule::Kernel kernel;
+  if (!it->second->code->find(name, &kernel))
+    return static_cast<cudaError_t>(kNotFound);
+  const auto added = it->second->kernels.emplace(name, kernel).first;
+  *function = &added->second;
+  modules().owners[*function] = it->second.get();
+  return cudaSuccess;
+}
+
+SIMCUDA_API cudaError_t cuLaunchKernel(
+    const void* function,
+    unsigned blocks,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    cudaStream_t handle,
+    void** parameters,
+    void**) {
+  SIMCUDA_ENTER_DRIVER("cuLaunchKernel");
+  State& machine = state();
+  Stream* stream = nullptr;
+  void* work = nullptr;
+  const auto* const kernel = static_cast<const CpuModule::Kernel*>(function);
+  {
+    const Lock lock(machine.mutex);
+    const auto owner = modules().owners.find(function);
+    if (owner == modules().owners.end()) {
+      ++machine.launches["unknown kernel"];
+      log("an unknown kernel launched");
+      return cudaErrorLaunchFailure;
+    }
+    stream = machine.stream(handle);
+    if (stream == nullptr || stream->device != owner->second->device ||
+        this_thread().device != stream->device)
+      return cudaErrorInvalidResourceHandle;
+    machine.begin_operation(*stream);
+    const KernelHooks hooks{stream, view, touch, wrote};
+    work = kernel->prepare(&hooks, parameters);
+  }
+  if (work == nullptr)
+    return cudaErrorIllegalAddress;
+  stream->queue->push([=] {
+    const KernelHooks hooks{stream, view, touch, wrote};
+    kernel->run(&hooks, work, blocks);
+  });
+  return cudaSuccess;
+}
+
+SIMCUDA_API size_t simcuda_live_modules() {
+  const Lock lock(state().mutex);
+  return modules().loaded.size();
+}
