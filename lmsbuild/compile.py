@@ -49,9 +49,11 @@ class Inputs:
 
 def sources(runtime: Path) -> list[Path]:
     """The runtime's C++ files, sorted. Raises SeriesError when there is none."""
-    found = sorted((runtime / RUNTIME_SOURCES).glob("*.cpp"))
+    root = runtime / RUNTIME_SOURCES
+    seam = runtime / SEAM_SOURCES
+    found = sorted(file for file in root.rglob("*.cpp") if seam not in file.parents)
     if not found:
-        raise SeriesError(f"no C++ file in {runtime / RUNTIME_SOURCES}; reinstall lmsbuild")
+        raise SeriesError(f"no C++ file in {root}; reinstall lmsbuild")
     return found
 
 
@@ -155,7 +157,7 @@ def _compile_all(
 ) -> list[Path]:
     """The object files, in the order of the sources."""
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(file, folder / f"{file.stem}.o") for file in files]
+    jobs = [(file, folder / f"{file.parent.name}-{file.stem}.o") for file in files]
 
     def compile_one(job: tuple[Path, Path]) -> None:
         source, output = job

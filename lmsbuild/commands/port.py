@@ -105,7 +105,7 @@ def _tell(ported: Ported, request: Request, patches: Path) -> None:
     for path, changes in groupby(ported.changes, key=lambda change: change.path):
         say(f"  {path}")
         for change in changes:
-            say(f"    {change.name}{'  (forwarded in compat.h)' if change.forwarded else ''}")
+            say(f"    {change.name}{'  (forwarded)' if change.forwarded else ''}")
             for text in change.before:
                 say(f"      - {text}")
             for text in change.after:
@@ -132,7 +132,10 @@ def _steps(ported: Ported) -> list[str]:
     steps = []
     name = ported.tag.name
     if any(change.forwarded for change in ported.changes):
-        steps.append("forward the allocator's virtual methods above as this release has them")
+        steps.append(
+            "forward the allocator's virtual methods above as this release has them: "
+            f"python ci/forwarding.py --refresh {name}"
+        )
     if ported.compiled is not None:
         steps.append("mend compat.h until it compiles: lmsbuild wheel " + name)
     if ported.hooks and any(refitted for _, refitted in ported.hooks):

@@ -7,7 +7,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <torch/csrc/cuda/lms/lms.h>
+#include <torch/csrc/cuda/lms/api/lms.h>
 
 #include <atomic>
 #include <cstdio>

@@ -87,6 +87,8 @@ def clean_slate() -> Iterator[None]:
         torch.cuda.reset_peak_memory_stats(index)
     yield
     DEVICE.clear_faults()
+    if not ON_HARDWARE:
+        DEVICE.release()
     DEVICE.set_host_limit(0)
     DEVICE.set_cap(CAPACITY)
     torch.cuda.lms._set_stress(False)

@@ -1,6 +1,6 @@
 // Prints what the runtime reads about the host below a root folder.
 
-#include <torch/csrc/cuda/lms/host.cpp>
+#include <torch/csrc/cuda/lms/host/host.cpp>
 
 #include <cstdio>
 

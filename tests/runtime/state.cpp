@@ -1,5 +1,5 @@
 // Prints the transitions that a storage may take, one "from>to" a line.
-#include <torch/csrc/cuda/lms/state.h>
+#include <torch/csrc/cuda/lms/block/state.h>
 
 #include <cstdio>
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from releases import RELEASE
 from stress import assert_same_bits
+from tensors import pattern, stat
 from torch.utils.checkpoint import checkpoint
 from training import WIDTH, gradients, inputs, network
 
@@ -134,3 +135,50 @@ def test_without_gradients(mode):
             return x
 
     assert_same_bits(run)
+
+
+def two_streams():
+    """The leaves of a sum whose parts were made on a stream of their own, and the sum."""
+    w1, w2 = pattern(1).requires_grad_(), pattern(1, start=2).requires_grad_()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        a, b = w1 * 2, w2 * 3
+    torch.cuda.current_stream().wait_stream(side)
+    return w1, w2, a, b
+
+
+def test_backward_across_streams():
+    # The engine reads the address of a gradient that another stream is to use.
+    def run():
+        w1, w2, a, b = two_streams()
+        (a * b).sum().backward()
+        return w1.grad, w2.grad
+
+    assert_same_bits(run)
+
+
+def test_backward_across_streams_of_what_no_operator_computed():
+    # Nodes of additions hand on what they were given.
+    def run():
+        w1, w2, a, b = two_streams()
+        (a + b + a).square().sum().backward()
+        return w1.grad, w2.grad
+
+    assert_same_bits(run)
+
+
+def test_a_checkpoint_in_a_node_does_not_keep_everything():
+    # Its forward pass runs again inside of one node of the backward pass.
+    def segment(x):
+        for _ in range(30):
+            x = torch.relu(x + 1)
+        return x
+
+    for reentrant in (False, True):
+        x = pattern(2).requires_grad_()
+        torch.cuda.set_limit_lms(24 << 20)
+        checkpoint(segment, x, use_reentrant=reentrant).sum().backward()
+        assert stat("resident_bytes_peak") <= 30 << 20
+        torch.cuda.set_limit_lms(0)
+        assert torch.equal(x.grad.cpu(), torch.ones(x.shape))

@@ -1,9 +1,12 @@
-"""CUDA graphs that are captured inside compiled code."""
+"""CUDA graphs and private pools: captures inside compiled code, and what else happens meanwhile."""
 
 import contextlib
+import threading
 
+import pytest
 import torch
 from releases import since
+from simcuda.process import run_sim
 from tensors import evict, is_resident, managed, pattern, raw_address, turn_on
 
 
@@ -67,3 +70,78 @@ def test_a_pool_from_before_lms_is_left_alone():
     assert is_resident(x)
     assert not is_resident(outside)
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+def capture(body):
+    """Captures what body() does; an error if the capture was ended by it."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        body()
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["paged out", "brought back"])
+def test_a_storage_may_die_during_a_capture(used):
+    x, y = [managed(pattern(1))], managed(pattern(1, start=3))
+    evict()
+    if used:
+        x[0].sum()
+    capture(x.clear)
+    torch.cuda.synchronize()
+    evict()
+    assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
+    assert torch.cuda.lms.stats()["host_used_bytes"] > 0  # y's own copy, and nobody else's
+    assert torch.cuda.lms.stats()["host_used_bytes"] <= 1 << 20
+
+
+def after_a_failed_capture(device):
+    """Whether what is made and used after a capture that failed can be paged out."""
+    import contextlib
+    import gc
+
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x = torch.ones(1 << 18, device="cuda")
+    with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.sum().item()
+    gc.collect()
+    y = torch.ones(1 << 18, device="cuda")
+    y.sum()
+    torch.cuda.reclaim_inactive()
+    return not torch.cuda.lms.is_resident(y), y.sum().item()
+
+
+def test_lms_goes_on_after_a_failed_capture():
+    # In a process of its own: the native allocator does not recover from it in every way.
+    assert run_sim(after_a_failed_capture) == [True, 1 << 18]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_cuda_beginAllocateCurrentThreadToPool"),
+    reason="in this PyTorch all threads allocate from a pool in use, or there is none",
+)
+def test_a_pool_of_one_thread_is_not_everybodys():
+    pool, begun, done = torch.cuda.MemPool(), threading.Event(), threading.Event()
+    inside = []
+
+    def owner():
+        with torch.cuda.use_mem_pool(pool):
+            inside.append(managed(pattern(1)))
+            begun.set()
+            done.wait()
+
+    thread = threading.Thread(target=owner)
+    thread.start()
+    begun.wait()
+    x = managed(pattern(1))
+    done.set()
+    thread.join()
+    evict()
+    assert not is_resident(x)
+    assert is_resident(inside[0])

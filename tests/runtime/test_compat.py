@@ -1,7 +1,8 @@
 """The forwarding allocator against the headers of the PyTorch that is installed.
 
 A virtual method with a default implementation that is not forwarded is lost without a word from
-the compiler.
+the compiler. ci/forwarding.py writes the allocator from the headers of the releases that it has
+read; this looks at what is installed, and in another way.
 """
 
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 from releases import since
 
-COMPAT = Path(__file__).parents[2] / "patches/runtime/torch/csrc/cuda/lms/compat.h"
+FORWARDING = Path(__file__).parents[2] / "patches/runtime/torch/csrc/cuda/lms/compat/forwarding.h"
 INCLUDE = Path(torch.__file__).parent / "include"
 BASES = {
     "c10/core/Allocator.h": "Allocator",
@@ -33,14 +34,15 @@ def virtual_methods(text: str) -> set[str]:
 
 def forwarded(text: str, minor: int) -> set[str]:
     """The methods that ForwardingAllocator overrides when torch is 2.<minor>."""
-    kept, active, taken = [], True, False
+    kept, active = [], True
     for line in class_body(text, "ForwardingAllocator").splitlines():
-        if found := re.match(r"#(el)?if LMS_TORCH_AT_LEAST\((\d+)\)", line):
-            taken = bool(found[1]) and taken
-            active = not taken and minor >= int(found[2])
-            taken = taken or active
-        elif line.startswith("#else"):
-            active = not taken
+        if line.startswith("#if "):
+            terms = [
+                re.fullmatch(r"(!?)LMS_TORCH_AT_LEAST\((\d+)\)", term)
+                for term in line.removeprefix("#if ").split(" && ")
+            ]
+            assert all(terms), f"not understood: {line}"
+            active = all((minor >= int(term[2])) == (not term[1]) for term in terms)
         elif line.startswith("#endif"):
             active = True
         else:
@@ -50,9 +52,9 @@ def forwarded(text: str, minor: int) -> set[str]:
     return set(re.findall(r"\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?override", "\n".join(kept)))
 
 
-def missing(headers: dict[str, str], compat: str, minor: int) -> set[str]:
+def missing(headers: dict[str, str], forwarding: str, minor: int) -> set[str]:
     wanted = set().union(*(virtual_methods(class_body(headers[f], n)) for f, n in BASES.items()))
-    return wanted - forwarded(compat, minor) - {"Allocator", "DeviceAllocator"}
+    return wanted - forwarded(forwarding, minor) - {"Allocator", "DeviceAllocator"}
 
 
 pytestmark = since((2, 0), "class of allocator")
@@ -66,7 +68,7 @@ def installed() -> tuple[dict[str, str], int]:
 def test_every_virtual_method_is_forwarded():
     headers, minor = installed()
     assert "allocate" in virtual_methods(class_body(headers["c10/core/Allocator.h"], "Allocator"))
-    assert missing(headers, COMPAT.read_text(), minor) == set()
+    assert missing(headers, FORWARDING.read_text(), minor) == set()
 
 
 def test_a_new_virtual_method_is_noticed():
@@ -75,4 +77,4 @@ def test_a_new_virtual_method_is_noticed():
     place = "virtual void* raw_alloc(size_t nbytes)"
     assert place in headers[name]
     headers[name] = headers[name].replace(place, f"virtual int novelty(int x) {{}}\n  {place}", 1)
-    assert missing(headers, COMPAT.read_text(), minor) == {"novelty"}
+    assert missing(headers, FORWARDING.read_text(), minor) == {"novelty"}

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from releases import since
+from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern
 
 
@@ -79,3 +81,46 @@ def test_the_process_goes_on_after_an_out_of_memory_error():
             torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
     for i, tensor in enumerate(kept):
         assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
+
+
+def no_pager(device):
+    import ctypes
+
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    size = 1 << 20
+    x = torch.arange(size // 4, dtype=torch.float32).cuda()
+    x.add_(1)
+    foreign = ctypes.c_void_p()
+    cuda = ctypes.CDLL(None)
+    assert cuda.cudaSetDevice(1) == 0
+    assert cuda.cudaMalloc(ctypes.byref(foreign), size) == 0
+    assert cuda.cudaMemset(foreign, 0, size) == 0
+    assert cuda.cudaSetDevice(0) == 0
+
+    class Array:
+        def __init__(self, **interface):
+            self.__cuda_array_interface__ = interface
+
+    y = torch.as_tensor(
+        Array(shape=(size // 4,), typestr="<f4", data=(foreign.value, False), version=3),
+        device="cuda:1",
+    )
+    torch.cuda.reclaim_inactive()
+    moved = not torch.cuda.lms.is_resident(x)
+    device.fault("cudaStreamCreate", 1, 2, from_=True)
+    device.reset_counts()
+    # The first of its inputs has a device of which LMS can make nothing.
+    x.copy_(y)
+    calls = device.count("cudaStreamCreate")
+    device.clear_faults()
+    return moved, calls > 0, x.abs().sum().item(), device.races()
+
+
+@since((2, 0), "storage that throws when it is read")
+def test_a_device_that_lms_cannot_use():
+    # The inputs on the others are brought, and stay, all the same.
+    assert run_sim(no_pager, devices=2) == [True, True, 0, []]

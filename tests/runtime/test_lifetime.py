@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from releases import RELEASE, untyped_storage
+from releases import RELEASE, since, untyped_storage
 from tensors import evict, floats, is_resident, managed, pattern, stat
 
 
@@ -189,3 +189,15 @@ def test_nothing_is_left_when_everything_is_gone():
         assert numbers[name] == 0, name
     assert torch.cuda.memory_stats()["pinned.all.current"] == 0
     assert is_resident(torch.zeros(1, device="cuda"))
+
+
+@since((2, 2), "storages that are copied when they are written")
+def test_a_lazy_clone():
+    x = managed(pattern(1))
+    evict()
+    y = torch._lazy_clone(x)
+    evict()
+    y.add_(1)
+    evict()
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+    assert torch.equal(y.cpu(), pattern(1, start=1, device="cpu"))

@@ -1,6 +1,7 @@
 """Operators of other libraries, and kernels that are launched by hand."""
 
 import ctypes
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -57,6 +58,73 @@ def test_operator_in_python():
         return results, x.grad
 
     assert_same_bits(run)
+
+
+def reads(library, schema, tensors):
+    """An operator that reads the addresses of these tensors, however it gets them.
+
+    It outlives its library: the list is to be cleared.
+    """
+
+    def read(*_):
+        addresses = [raw_address(tensor) for tensor in tensors]  # throws if one is not there
+        scratch = torch.empty(1 << 20, device="cuda")
+        assert [raw_address(tensor) for tensor in tensors] == addresses
+        return scratch.numel()
+
+    library.define(schema)
+    library.impl(schema.partition("(")[0], read, "BackendSelect")
+
+
+@torch.jit.script
+class Pair:
+    def __init__(self, a: torch.Tensor, b: torch.Tensor):
+        self.a = a
+        self.b = b
+
+
+class Named(NamedTuple):
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("schema", "nest"),
+    [
+        pytest.param("Dict(str, Tensor) x", lambda a, b: {"a": a, "b": b}, id="dictionary"),
+        pytest.param("Dict(int, Tensor[]) x", lambda a, b: {1: [a], 2: [b]}, id="of lists"),
+        pytest.param("(Tensor, Tensor) x", Named, id="named tuple"),
+    ],
+)
+def test_inputs_inside_of_others(schema, nest):
+    a, b = tensors = [managed(pattern(1)), managed(pattern(1, start=3))]
+    with scoped_library("lms_nested") as library:
+        reads(library, f"read({schema}) -> int", tensors)
+        evict()
+        with stress():
+            assert torch.ops.lms_nested.read(nest(a, b)) == 1 << 20
+    tensors.clear()
+    assert torch.equal(a.cpu(), pattern(1, device="cpu"))
+    assert torch.equal(b.cpu(), pattern(1, start=3, device="cpu"))
+
+
+def test_inputs_inside_of_scripted_objects():
+    a, b = tensors = [managed(pattern(1)), managed(pattern(1, start=3))]
+    with scoped_library("lms_scripted") as library:
+        reads(library, "read(Any x) -> int", tensors)
+        reads(library, "read_all(Dict(str, Tensor) x) -> int", tensors)
+
+        @torch.jit.script
+        def script(a: torch.Tensor, b: torch.Tensor):
+            both = {"a": a, "b": b}
+            return torch.ops.lms_scripted.read(Pair(a, b)) + torch.ops.lms_scripted.read_all(both)
+
+        evict()
+        with stress():
+            assert script(a, b) == 2 << 20
+        del script
+    tensors.clear()
+    assert torch.equal(a.cpu(), pattern(1, device="cpu"))
 
 
 class Launcher:

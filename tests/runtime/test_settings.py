@@ -1,8 +1,13 @@
 """Turning LMS on and off, its settings and its statistics."""
 
+import contextlib
+import ctypes
+import warnings
+
 import pytest
 import torch
-from conftest import MIB
+from conftest import CAPACITY, MIB
+from releases import scoped_library, since
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 
 
@@ -79,6 +84,81 @@ def test_automatic_limit_follows_the_memory_fraction():
     assert torch.cuda.max_memory_reserved() <= 32 * MIB
     for i, tensor in enumerate(kept):
         assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
+
+
+@contextlib.contextmanager
+def others(mib):
+    """Memory of GPU 0 that is not PyTorch's."""
+    memory = ctypes.c_void_p()
+    assert ctypes.CDLL(None).cudaMalloc(ctypes.byref(memory), mib * MIB) == 0
+    try:
+        yield
+    finally:
+        assert ctypes.CDLL(None).cudaFree(memory) == 0
+
+
+def of_bytes(mib):
+    return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
+
+
+def test_automatic_limit_follows_what_others_take():
+    kept = [of_bytes(10)]
+    before = stat("limit_bytes")
+    with others(16):
+        kept.append(of_bytes(10))
+        fewer = stat("limit_bytes")
+    kept.append(of_bytes(10))
+    # 2 MiB are kept for more of the same: a 32nd of the device.
+    assert before - fewer == pytest.approx(0.95 * 18 * MIB, abs=0.95 * 2 * MIB + 1)
+    assert stat("limit_bytes") - fewer == pytest.approx(0.95 * 16 * MIB, abs=4096)
+
+
+def test_a_device_that_shrinks(device):
+    kept = [managed(pattern(4, start=i)) for i in range(3)]
+    device.set_cap(CAPACITY // 2)
+    kept += [managed(pattern(4, start=i)) for i in range(3, 12)]
+    assert stat("limit_bytes") < CAPACITY // 2
+    assert torch.cuda.memory_reserved() <= CAPACITY // 2
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
+
+
+def test_some_memory_is_left_to_others(device):
+    with others(3):
+        torch.cuda.set_limit_lms(0)  # it looks at the device again
+        kept = [of_bytes(10) for _ in range(4)]
+        del kept
+        x = of_bytes(20)
+        # PyTorch's cache would have left 1 MiB.
+        with others(2):
+            assert x.is_cuda
+        assert torch.cuda.memory_reserved() == 20 * MIB
+
+
+@since((2, 0), "class of allocators")
+def test_an_operator_that_fails_when_the_device_is_full(capfd):
+    def fail(x):
+        raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+
+    with others(3), scoped_library("lms_failing") as library:
+        library.define("fail(Tensor x) -> ()")
+        library.impl("fail", fail, "CUDA")
+        torch.cuda.set_limit_lms(0)
+        x, idle = managed(pattern(1)), managed(pattern(20))
+        torch.cuda.set_limit_lms(CAPACITY)  # from now on LMS keeps no memory for others itself
+        free, _ = torch.cuda.mem_get_info()
+        fill = torch.empty(free // (2 * MIB) * 2 * MIB, dtype=torch.uint8, device="cuda")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+                torch.ops.lms_failing.fail(x)
+        # Releases differ in who hears it.
+        said = capfd.readouterr().err + "".join(str(warning.message) for warning in caught)
+        assert "lms_failing::fail failed while the device had" in said
+        with others(2):
+            assert not is_resident(idle)
+        del fill
+    assert torch.equal(idle.cpu(), pattern(20, device="cpu"))
 
 
 FIRST_LMS_KEYS = [

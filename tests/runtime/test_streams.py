@@ -1,7 +1,9 @@
 """Order between streams. The race checker judges; each test also compares bytes."""
 
+import ctypes
+
 import torch
-from tensors import evict, floats, managed, pattern, turn_on
+from tensors import evict, floats, is_resident, managed, pattern, turn_on
 
 
 def test_page_out_waits_for_the_streams_that_used_it():
@@ -123,3 +125,37 @@ def test_two_devices_and_a_peer_copy():
     assert torch.equal(z.cpu(), pattern(2, device="cpu") * 2)
     assert torch.equal(y.cpu(), pattern(2, device="cpu"))
     assert y.device.index == 1
+
+
+class Foreign:
+    """A stream that is not PyTorch's, and that goes when its user has done with it."""
+
+    def __enter__(self):
+        self.handle = ctypes.c_void_p()
+        assert ctypes.CDLL(None).cudaStreamCreate(ctypes.byref(self.handle)) == 0
+        self.stream = torch.cuda.ExternalStream(self.handle.value)
+        return self.stream
+
+    def __exit__(self, *_):
+        torch.cuda.current_stream().wait_stream(self.stream)
+        assert ctypes.CDLL(None).cudaStreamDestroy(self.handle) == 0
+
+
+def test_a_stream_that_is_destroyed():
+    older = managed(pattern(1, start=7))
+    with Foreign() as stream, torch.cuda.stream(stream):
+        stream.wait_stream(torch.cuda.default_stream())
+        x = pattern(1)  # made, used, and used by others there
+        x.add_(1)
+        older.add_(1)
+    evict()
+    assert not is_resident(x)
+    assert not is_resident(older)
+    fresh = torch.zeros(floats(4), device="cuda")
+    x.add_(1)
+    older.add_(1)
+    evict()
+    assert torch.equal(x.cpu(), pattern(1, start=2, device="cpu"))
+    assert torch.equal(older.cpu(), pattern(1, start=9, device="cpu"))
+    assert fresh.sum().item() == 0
+    del x, older

@@ -4,12 +4,24 @@ The simulated device counts all host threads as one, so it sees no races between
 tests see is wrong bytes, errors, and threads that wait for each other forever.
 """
 
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+import pytest
+import torch
+from conftest import MIB
+from faults import NOT_READY
+from releases import scoped_library, since
 from simcuda.process import run_sim
+from tensors import evict, managed, pattern
 
 TIMEOUT = 120  # seconds, for the scenario's process; it dumps its threads' stacks before
 
 
-def shared_tensors(device, threads, rounds, seconds, own_streams):
+def shared_tensors(device, threads, rounds, seconds, own_streams, toggled=False):
     import faulthandler
     import random
     import threading
@@ -81,6 +93,8 @@ def shared_tensors(device, threads, rounds, seconds, own_streams):
         try:
             while not done.wait(0.001):
                 torch.cuda.reclaim_inactive()
+                if toggled:
+                    torch.cuda.set_enabled_lms(draw.random() < 0.5)
                 torch.cuda.set_limit_lms(draw.choice((1, 80 * KIB, 160 * KIB, 0)))
                 with torch.cuda.lms.resident(*shared[:2]):
                     torch.cuda.lms.stats()
@@ -127,6 +141,11 @@ def test_one_default_stream():
     judge(run_sim(shared_tensors, 4, 30, TIMEOUT - 20, False, devices=2, timeout=TIMEOUT))
 
 
+@pytest.mark.parametrize("own_streams", [True, False])
+def test_turned_on_and_off_meanwhile(own_streams):
+    judge(run_sim(shared_tensors, 4, 60, TIMEOUT - 20, own_streams, True, devices=2))
+
+
 def known_to_python(device, seconds):
     import faulthandler
     import threading
@@ -163,3 +182,184 @@ def known_to_python(device, seconds):
 def test_storages_with_a_python_object_die_while_they_are_paged_out():
     # Whoever drops the last reference of C++ to such a storage takes the GIL.
     assert run_sim(known_to_python, 60, timeout=TIMEOUT) == [0, []]
+
+
+# One thread waits for its GPU -----------------------------------------------------------------
+
+
+class Unfinished:
+    """A collective has used the storage, and so has an operator after it."""
+
+    api = "cudaDeviceSynchronize"
+
+    def __init__(self, device):
+        self.x = managed(pattern(1))
+        with scoped_library("c10d", "FRAGMENT") as library:
+            library.define("lms_read(Tensor x) -> ()")
+            library.impl("lms_read", lambda x: None, "CUDA")
+            torch.ops.c10d.lms_read(self.x)
+        managed(self.x)
+
+    def wait(self):
+        evict()
+
+
+class HostBusy:
+    """The host memory that there is belongs to copies that are not seen to be done."""
+
+    api = "cudaEventSynchronize"
+
+    def __init__(self, device):
+        for index in range(2):
+            torch.cuda.lms.reserve_host(8 * MIB, index)
+        torch.cuda.set_host_limit_lms(16 * MIB)
+        self.x = managed(pattern(6))
+        evict()
+        device.fault("cudaEventQuery", 1, NOT_READY, from_=True)
+        self.x.add_(1)
+
+    def wait(self):
+        evict()
+
+
+class SpareKept:
+    """The native allocator's cache is emptied for what is not PyTorch's."""
+
+    api = "cudaFree"
+
+    def __init__(self, device):
+        kept = [torch.empty(10 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        del kept
+        # What wait() asks for is there besides the cache, and leaves 1 MiB.
+        self.others = ctypes.c_void_p()
+        size = ctypes.c_size_t(torch.cuda.mem_get_info()[0] - 21 * MIB)
+        assert ctypes.CDLL(None).cudaMalloc(ctypes.byref(self.others), size) == 0
+
+    def wait(self):
+        torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+
+    def end(self):
+        assert ctypes.CDLL(None).cudaFree(self.others) == 0
+
+
+class PageIn:
+    """What a storage comes back to has to be had from the device."""
+
+    api = "cudaMalloc"
+
+    def __init__(self, device):
+        self.x = managed(pattern(4))
+        evict()
+        torch.cuda.empty_cache()
+
+    def wait(self):
+        self.x.add_(1)
+
+
+class Release:
+    """Work that no operator showed may use the storage."""
+
+    api = "cudaDeviceSynchronize"
+
+    def __init__(self, device):
+        self.x = managed(pattern(1))
+        self.x.data_ptr()
+
+    def wait(self):
+        torch.cuda.lms.release(self.x)
+
+
+@since((2, 0), "class of allocators")
+@pytest.mark.parametrize("case", [Unfinished, HostBusy, SpareKept, PageIn, Release])
+def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
+    y = managed(pattern(1).to("cuda:1"))
+    evict()
+    waits = case(device)
+    torch.cuda.lms._set_stress(True)
+    errors = []
+
+    def run(function):
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    def page():
+        for _ in range(3):
+            with torch.cuda.device(1):
+                y.add_(1)
+                torch.empty(MIB, dtype=torch.uint8, device="cuda")
+            assert torch.cuda.lms.stats(1)["paged_out_bytes"] > 0
+
+    device.hold(case.api, device=0)
+    threads = [threading.Thread(target=run, args=(part,)) for part in (waits.wait, page)]
+    threads[0].start()
+    deadline = time.monotonic() + 30
+    while not device.waiting(case.api) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    waited = device.waiting(case.api)
+    threads[1].start()
+    threads[1].join(20)
+    blocked = threads[1].is_alive()
+    still = device.waiting(case.api)
+    device.release()
+    for thread in threads:
+        thread.join()
+    torch.cuda.lms._set_stress(False)
+    if hasattr(waits, "end"):
+        waits.end()
+    assert errors == []
+    assert waited == still == 1
+    assert not blocked, "the thread on the other GPU waited, too"
+    assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
+
+
+def forked(device, seconds):
+    import os
+    import signal
+    import threading
+    import time
+
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x, y = (torch.arange(1 << 18, dtype=torch.int32).cuda() for _ in range(2))
+    x.add_(1)
+    torch.cuda.reclaim_inactive()
+    x.add_(1)  # there is a copy that whoever frees it orders itself behind
+    y.add_(1)
+    api = "cudaMemcpyAsync"
+    device.hold(api, seconds=0.5)  # under the mutex; this thread cannot release it in fork()
+    thread = threading.Thread(target=torch.cuda.reclaim_inactive)
+    thread.start()
+    while not device.waiting(api):
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        status = 3
+        try:
+            before = device.counts()
+            del x, y
+            status = 0 if device.counts() == before else 4
+        finally:
+            os._exit(status)
+    thread.join()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return "the child hangs"
+    assert x.sum().item() == sum(range(1 << 18)) + 2 * (1 << 18)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
+
+
+def test_a_child_drops_what_it_inherits():
+    # Another thread has the mutex at that moment; the device's memory is the parent's.
+    assert run_sim(forked, 20, timeout=TIMEOUT) == 0

@@ -69,9 +69,9 @@ def test_one_request_for_all():
     # It fits when what was there before is paged out, of which nothing is known.
     before = managed(pattern(2))
     with pytest.raises(torch.cuda.OutOfMemoryError, match="Large Model Support"):
-        torch.empty(CAPACITY - MIB, dtype=torch.uint8, device="cuda")
+        torch.empty(CAPACITY - 2 * MIB, dtype=torch.uint8, device="cuda")
     managed(before)
-    assert torch.empty(CAPACITY - MIB, dtype=torch.uint8, device="cuda").is_cuda
+    assert torch.empty(CAPACITY - 2 * MIB, dtype=torch.uint8, device="cuda").is_cuda
     assert not is_resident(before)
 
 
@@ -258,6 +258,24 @@ def test_the_work_of_a_counted_operator_is_waited_for():
     assert fresh.sum().item() == 0
 
 
+def test_an_operator_that_began_while_lms_was_off():
+    x = managed(pattern(1))
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    torch.cuda.lms._watch()  # nothing is counted any more
+    torch.cuda.set_enabled_lms(False)
+    running = Running(x, nothing, lambda: fill_unseen(x, side)).arrive()
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    managed(x)
+    assert evict_count() == 0
+    assert is_resident(x)
+    torch.cuda.synchronize()
+    running.finish()
+    assert evict_count() == 1
+    assert ones_bytes(x)
+
+
 def test_operators_inside_of_one_that_was_only_counted():
     x, y = managed(pattern(1)), managed(pattern(1, start=3))
 
@@ -303,8 +321,9 @@ def test_an_address_that_is_handed_out_meanwhile():
 @pytest.fixture
 def gate(observers: ctypes.CDLL) -> Iterator[ctypes.CDLL]:
     """Closed, the next operator waits at it that PyTorch wants counted, and LMS has not yet."""
-    torch.cuda.set_enabled_lms(False)
+    torch.cuda.lms._watch()  # nothing is counted any more
     observers.add_gate()  # before LMS in PyTorch's list of callbacks
+    torch.cuda.set_enabled_lms(False)
     torch.cuda.set_enabled_lms(True)
     yield observers
     observers.open_gate()
@@ -358,3 +377,19 @@ def test_nothing_moves_before_that_operator_ends(gate):
     running.finish()
     assert evict_count() == 1
     assert ones_bytes(x)
+
+
+def test_a_range_that_only_has_an_operators_name(observers):
+    x = managed(pattern(1))
+    torch.cuda.lms._watch()
+    managed(x)
+    values = []
+
+    @ctypes.CFUNCTYPE(None)
+    def inside() -> None:
+        evict()
+        values.append(x[-1].item())
+
+    for _ in range(2):
+        observers.in_range(inside)
+    assert values == [pattern(1, device="cpu")[-1].item()] * 2

@@ -35,6 +35,7 @@ class Job:
     limit_bytes: int = 0  # of set_limit_lms; 0 = automatic
     expandable_segments: bool = False  # the allocator's setting
     enable_late: bool = False  # LMS on after the model is on the device, not before
+    oracle: bool = False  # LMS on from the beginning, everything idle paged out and verified
     measure_operators: bool = False
 
     def to_json(self) -> str:

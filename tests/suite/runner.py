@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 SIMCUDA = HERE.parent / "simcuda"
 TIMEOUT = 300  # seconds; a job that hangs must not hang the suite
 MIB = 1 << 20
+ORACLE = "PYTORCH_LMS_ORACLE"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -34,16 +35,18 @@ class Runner:
 
     python: str
     simulated: bool
+    oracle: bool = False  # for the jobs that have LMS on
     server: Server | None = None
 
     @classmethod
     def from_environment(cls) -> Runner:
-        """LMS_TEST_PYTHON: the interpreter. LMS_TEST_DEVICE: `sim` or `gpu`."""
+        """LMS_TEST_PYTHON: the interpreter. LMS_TEST_DEVICE: `sim` or `gpu`. PYTORCH_LMS_ORACLE."""
         python = os.environ.get("LMS_TEST_PYTHON") or sys.executable
         device = os.environ.get("LMS_TEST_DEVICE") or ("gpu" if has_gpu(python) else "sim")
         if device not in ("sim", "gpu"):
             raise ValueError(f"LMS_TEST_DEVICE is {device!r}; set it to sim or gpu")
-        return cls(python=python, simulated=device == "sim")
+        oracle = os.environ.get(ORACLE, "0") not in ("", "0")
+        return cls(python=python, simulated=device == "sim", oracle=oracle)
 
     def missing(self) -> str:
         """Why jobs cannot run at all, or nothing."""
@@ -61,7 +64,8 @@ class Runner:
         return ask(self.python, code) == "True"
 
     def job(self, model: str, mode: Mode, **settings: object) -> Job:
-        return Job(model=model, mode=mode, simulated=self.simulated, **settings)
+        oracle = self.oracle and bool(settings.get("lms"))
+        return Job(model=model, mode=mode, simulated=self.simulated, oracle=oracle, **settings)
 
     def run(self, job: Job) -> Report:
         with tempfile.TemporaryDirectory() as folder:
@@ -96,9 +100,11 @@ class Server:
     def __init__(self, python: str, *, simulated: bool) -> None:
         path = filter(None, (str(SIMCUDA), os.environ.get("PYTHONPATH")))
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in close())
+        # Not for the jobs that have LMS off; the others are told.
+        environment = {name: value for name, value in os.environ.items() if name != ORACLE}
         self.process = subprocess.Popen(
             [python, str(HERE / "worker.py"), "sim" if simulated else "gpu"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            env={**environment, "PYTHONPATH": os.pathsep.join(path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -118,6 +118,8 @@ def test_same_bits_on_a_small_device(model: str, runner: Runner, reference: Refe
 
 @pytest.mark.parametrize("model", ["resnet", "gpt"])
 def test_swaps_nothing_without_pressure(model: str, runner: Runner, reference: Reference) -> None:
+    if runner.oracle:
+        pytest.skip("the oracle pages out without pressure")
     expected = reference(model, Mode.TRAIN)
     report = runner.run(runner.job(model, Mode.TRAIN, lms=True))
     assert_same(report, expected)

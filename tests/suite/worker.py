@@ -166,6 +166,9 @@ def work(job: Job, races: Callable[[], tuple[str, ...]]) -> Report:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(job.cap_bytes / total)
     lms = Lms(job)
+    if job.oracle:
+        # As PYTORCH_LMS_ORACLE does when torch is imported, which was for all jobs.
+        torch.cuda.lms._start_oracle()
     if not job.enable_late:
         lms.enable()
 

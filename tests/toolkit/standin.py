@@ -30,7 +30,7 @@ class Build(build_py):
         if os.environ["USE_LMS"] == "1":
             library = pathlib.Path(self.build_lib, "torch/lib/libtorch_lms.so")
             library.parent.mkdir(parents=True)
-            sources = sorted(map(str, pathlib.Path("torch/csrc/cuda/lms").glob("*.cpp")))
+            sources = sorted(map(str, pathlib.Path("torch/csrc/cuda/lms").rglob("*.cpp")))
             subprocess.run(
                 ["g++", "-shared", "-fPIC", "-Wl,-soname," + library.name, "-o", library, *sources],
                 check=True,

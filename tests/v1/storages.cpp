@@ -8,7 +8,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <torch/csrc/cuda/lms/macros.h>
+#include <torch/csrc/cuda/lms/compat/macros.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -208,7 +208,7 @@ result = [opened, log]
     opened, log = evaluate(python, site, code)  # type: ignore[misc]
     assert opened == [str(site / "torch/lib/libc10_cuda.so")]
     settings = ["set_limit", "set_size", "set_host_limit"]
-    assert log == ["abi_version", *settings, "set_enabled", "set_distributed"]
+    assert log == ["abi_version", *settings, "set_enabled"]
 
 
 def test_a_build_without_the_runtime_says_so(python: str, site: Path) -> None:

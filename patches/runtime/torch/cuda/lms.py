@@ -10,6 +10,7 @@ It is written for every Python that a supported PyTorch runs on, hence neither
 f-strings nor annotations of variables.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -31,7 +32,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 3
+_ABI_VERSION = 4
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -50,6 +51,8 @@ _library = None
 _addresses_guarded = False
 # What the user set, also while there is no device to apply it to. Bytes.
 _settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0}
+# An _Oracle, when the environment asks for one.
+_oracle = None
 
 
 def _path():
@@ -104,7 +107,10 @@ def _open(path):
         ("release_address", ctypes.c_int, (storage,)),
         ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("end_region", ctypes.c_int, ()),
+        ("begin_hook", ctypes.c_int, ()),
+        ("end_hook", ctypes.c_int, ()),
         ("is_resident", ctypes.c_int, (storage,)),
+        ("checks", ctypes.c_int, (device, ctypes.POINTER(ctypes.c_char_p))),
         ("set_option", ctypes.c_int, (ctypes.c_char_p, ctypes.c_int)),
     ):
         function = getattr(library, "lms_" + name)
@@ -120,7 +126,7 @@ def _load():
         if _library is None and torch.cuda.device_count() > 0:
             library = _open(_path())
             _check(library.lms_set_limit(_settings["limit"]), library)
-            _check(library.lms_set_size(_settings["size"]), library)
+            _check(library.lms_set_size(_in_effect("size", _settings["size"])), library)
             _check(library.lms_set_host_limit(_settings["host_limit"]), library)
             _library = library
         return _library
@@ -143,10 +149,14 @@ def _size(value, name):
     return value
 
 
+def _in_effect(name, value):
+    return 1 if name == "size" and _oracle is not None else value
+
+
 def _set_bytes(name, value):
     library = _load()
     if library is not None:
-        _check(getattr(library, "lms_set_" + name)(value))
+        _check(getattr(library, "lms_set_" + name)(_in_effect(name, value)))
     _settings[name] = value
 
 
@@ -173,8 +183,8 @@ def set_enabled_lms(enable):
         if enable:
             _guard_addresses()
             distributed = torch.distributed
-            in_use = distributed.is_available() and distributed.is_initialized()
-            _check(library.lms_set_distributed(int(in_use)))
+            if distributed.is_available() and distributed.is_initialized():
+                _watch()  # hooks and collectives use what no operator shows
     _settings["enabled"] = enable
 
 
@@ -356,8 +366,9 @@ def _tensors(values):
 def resident(*tensors):
     r"""Keeps tensors on their GPU inside a ``with`` block.
 
-    For code that reads a tensor's memory where no PyTorch operator shows it,
-    such as a C++ extension that is called without the dispatcher.
+    For code that uses a tensor's memory where no PyTorch operator shows it, such
+    as a C++ extension that keeps pointers for several calls. For one that uses
+    memory during its calls only, ``wrap()`` is enough.
 
     Args:
         tensors (torch.Tensor or torch.nn.Module): of any device; only CUDA
@@ -412,9 +423,9 @@ def release(*tensors):
     Takes tensors, and modules for their parameters and buffers.
 
     A tensor whose address has left PyTorch (``data_ptr()``, DLPack,
-    ``__cuda_array_interface__``, CUDA IPC, a CUDA graph) stays on its GPU until
-    its storage dies or this is called. Call it when nobody uses the address any
-    more.
+    ``__cuda_array_interface__``, CUDA IPC, a CUDA graph), or that a post hook of
+    an autograd node has used, stays on its GPU until its storage dies or this is
+    called. Call it when nobody uses the address any more.
     """
     if _library is not None:
         for storage in _storages(_tensors(tensors)):
@@ -541,6 +552,11 @@ def _guard_addresses():
         for name in _FUNCTIONS:
             if hasattr(torch._C, name):
                 setattr(torch._C, name, _as_operator(getattr(torch._C, name)))
+        if hasattr(torch.distributed, "Reducer"):
+            reducer = torch.distributed.Reducer
+            for name, method in list(vars(reducer).items()):
+                if callable(method) and not name.startswith("__"):
+                    setattr(reducer, name, _as_hook(method))
         # A C interface that asks nobody: consumers fall back to __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
@@ -585,17 +601,41 @@ def _storages_in(values):
             yield value
         elif isinstance(value, torch.Tensor):
             yield from _storages((value,))
+        elif isinstance(value, torch.nn.Module):
+            yield from _storages(_tensors((value,)))
         elif isinstance(value, (list, tuple)):
             yield from _storages_in(value)
+        elif isinstance(value, dict):
+            yield from _storages_in(value.values())
 
 
-def _as_operator(function):
+def _as_operator(function, *always):
     """Makes one operator of a function that is none, on the storages that it is given."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        with _region_of(_storages_in(args + tuple(kwargs.values()))):
+        with _region_of(_storages_in(always + args + tuple(kwargs.values()))):
             return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _as_hook(function):
+    """Makes a method of DistributedDataParallel's reducer as one of its hooks of autograd nodes.
+
+    What it uses stays on the GPU from then on: it looks at the addresses of gradients and of its
+    buckets between operators.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if not (_settings["enabled"] and _library is not None):
+            return function(*args, **kwargs)
+        _check(_library.lms_begin_hook())
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _check(_library.lms_end_hook())
 
     return wrapper
 
@@ -625,6 +665,56 @@ def _region_of(storages):
         yield
     finally:
         _check(_library.lms_end_region())
+
+
+def wrap(target):
+    r"""Makes each call of native code one operator for LMS.
+
+    For extensions that are called without the dispatcher and read or write the
+    memory of tensors by address: during a call everything that it is given is on
+    the GPU and stays there.
+
+    Args:
+        target (callable, torch.nn.Module or torch.autograd.Function class): a
+            function uses the tensors among its arguments, also in lists, tuples
+            and dictionaries; a module those, and its parameters and buffers; an
+            autograd function those and, in its ``backward``, what was saved.
+
+    Returns:
+        A function that calls ``target``; or ``target`` itself, if it is a module or
+        a class: their methods are replaced.
+
+    A call raises ``torch.cuda.OutOfMemoryError`` when what it uses does not fit
+    at the same time.
+
+    Example::
+
+        fused_norm = torch.cuda.lms.wrap(extension.fused_norm)
+        model.attention = torch.cuda.lms.wrap(model.attention)
+    """
+    if isinstance(target, torch.nn.Module):
+        target.forward = _as_operator(target.forward, target)
+        return target
+    if isinstance(target, type) and issubclass(target, torch.autograd.Function):
+        target.forward = staticmethod(_as_operator(target.forward))
+        target.backward = staticmethod(_as_backward(target.backward))
+        return target
+    if not callable(target):
+        raise TypeError(
+            "wrap() takes a function, a module or an autograd function, not {}".format(
+                type(target).__name__
+            )
+        )
+    return _as_operator(target)
+
+
+def _as_backward(function):
+    @functools.wraps(function)
+    def wrapper(ctx, *gradients):
+        with _region_of(_storages_in(gradients + tuple(ctx.saved_tensors))):
+            return function(ctx, *gradients)
+
+    return wrapper
 
 
 def region(function):
@@ -696,12 +786,14 @@ def stats(device=None):
     Returns:
         dict: counts and bytes by name: ``page_out_count``, ``page_out_bytes``,
         ``page_in_count``, ``page_in_bytes``, ``clean_count`` (page-outs that
-        needed no copy), ``resident_bytes``, ``paged_out_bytes``, ``held_bytes``
-        (each with a ``_peak``), ``host_bytes`` (pinned), ``host_used_bytes``
-        (of these, what holds tensors) and ``host_busy_bytes`` (the same, and
-        what copies in flight still read or write; likewise),
-        ``host_bytes_on_node0`` and so on for each NUMA node, ``free_bytes``
-        (what PyTorch's cache holds),
+        needed no copy), ``release_caught`` (page-outs at which a write was found
+        that no operator had shown; nothing was lost), ``violations`` (with the
+        oracle: page-outs that would have lost something), ``resident_bytes``,
+        ``paged_out_bytes``, ``held_bytes`` (each with a ``_peak``),
+        ``host_bytes`` (pinned), ``host_used_bytes`` (of these, what holds
+        tensors) and ``host_busy_bytes`` (the same, and what copies in flight
+        still read or write; likewise), ``host_bytes_on_node0`` and so on for
+        each NUMA node, ``free_bytes`` (what PyTorch's cache holds),
         ``largest_free_bytes``, ``fragmentation`` (the share of the free bytes
         that one request as large as all of them could not use, 0 to 1),
         ``limit_bytes``, ``watching`` (1 once LMS looks at what operators use, 0
@@ -800,6 +892,22 @@ def explain(device=None):
                 _words(values["pinned_bytes.all.peak"]), _words(limit)
             )
         )
+    why = ctypes.c_char_p()
+    _check(_library.lms_checks(_index(device), ctypes.byref(why)))
+    if why.value and values["reclaimed"]:
+        found.append(
+            "Writes that no operator shows cannot be told from none ({}): everything that is paged "
+            "out is copied, behind all that is queued, which takes longer.".format(
+                why.value.decode("utf-8", "replace")
+            )
+        )
+    if values["lms.release_caught"]:
+        found.append(
+            "{} times a tensor that was paged out had been written where no operator showed it. "
+            "Nothing was lost; torch.cuda.lms.wrap() is for the code that does so.".format(
+                values["lms.release_caught"]
+            )
+        )
     host_limit = _settings["host_limit"]
     pinned = sum(
         _values(index)["lms.host_bytes.current"] for index in range(torch.cuda.device_count())
@@ -821,6 +929,8 @@ def reset_peak_stats(device=None):
 def reset_accumulated_stats(device=None):
     r"""Sets the sums and counts of LMS's statistics to 0."""
     if _library is not None:
+        if _oracle is not None:
+            _oracle.forgotten += _violations(_index(device))
         _check(_library.lms_reset_accumulated_stats(_index(device)))
 
 
@@ -879,6 +989,79 @@ def _watch():
     _check(_load().lms_set_option(b"watch", 1))
 
 
+def _set_verify(enable):
+    """Counts blocks whose host copy is not true when their memory is given up. For tests."""
+    _check(_load().lms_set_option(b"verify", int(enable)))
+
+
 def _set_verify_clean(enable):
     """Counts clean blocks whose bytes have changed all the same. For tests."""
     _check(_load().lms_set_option(b"verify_clean", int(enable)))
+
+
+def _violations(device):
+    """What _set_verify() has counted on a device: writes without an operator, and lost bytes."""
+    values = _values(device)
+    return values["lms.clean_violations"] + values["lms.violations"]
+
+
+# ---- the oracle --------------------------------------------------------------
+
+
+class _Oracle:
+    """Any program, with everything idle paged out at each allocation and verified."""
+
+    # Of a process that found something, as the sanitizers have theirs.
+    EXIT_CODE = 86
+
+    def __init__(self):
+        # What the statistics counted before they were reset.
+        self.forgotten = 0
+        # The process that uses CUDA; one that it forks cannot.
+        self._process = None
+        # The first to be registered is the last to run: it may end the process.
+        atexit.register(self.end)
+        # torch.cuda is being imported, and torch has no such name yet.
+        from torch.cuda import _lazy_call
+
+        _lazy_call(self.begin)
+
+    def begin(self):
+        self._process = os.getpid()
+        set_enabled_lms(True)
+        _set_stress(True)
+        _set_verify(True)
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and getattr(process, "parent_process", bool)():
+            # Such a process skips what atexit has. After its queues were flushed, at -5.
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.end, exitpriority=-1000)
+
+    def end(self):
+        if self._process != os.getpid():
+            return
+        self._process = None
+        # The last look at what stays on the device. The device may be past use.
+        with contextlib.suppress(RuntimeError):
+            reclaim_inactive()
+        found = self.forgotten + sum(map(_violations, range(torch.cuda.device_count())))
+        if found == 0:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        text = "LMS oracle: {} storages were given up whose host copy was another\n".format(found)
+        os.write(2, text.encode())
+        # The only way to another exit code from here.
+        os._exit(self.EXIT_CODE)
+
+
+def _start_oracle():
+    global _oracle
+    if _oracle is None:
+        _oracle = _Oracle()
+
+
+if os.environ.get("PYTORCH_LMS_ORACLE", "0") not in ("", "0"):
+    _start_oracle()

@@ -2,7 +2,7 @@
 
 #ifndef C10_CUDA_NO_LMS
 
-#include <torch/csrc/cuda/lms/inside.h>
+#include <torch/csrc/cuda/lms/compat/inside.h>
 
 #include <algorithm>
 #include <map>

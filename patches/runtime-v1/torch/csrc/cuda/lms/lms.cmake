@@ -7,10 +7,11 @@ if(USE_LMS)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 7)
     message(FATAL_ERROR "Large Model Support needs GCC 7 or later; USE_LMS=0 leaves it out")
   endif()
-  file(GLOB LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+  file(GLOB_RECURSE LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
   set_source_files_properties(
-    ${LMS_SRCS} PROPERTIES COMPILE_FLAGS "-std=c++17 -include torch/csrc/cuda/lms/macros.h")
+    ${LMS_SRCS} PROPERTIES COMPILE_FLAGS "-std=c++17 -include torch/csrc/cuda/lms/compat/macros.h")
   list(APPEND C10_CUDA_SRCS ${LMS_SRCS})
+  link_libraries(${CMAKE_DL_LIBS}) # the target is not there yet
 else()
   add_definitions(-DC10_CUDA_NO_LMS)
 endif()

@@ -7,7 +7,7 @@ cmake_dependent_option(
   "USE_CUDA;LINUX;BUILD_SHARED_LIBS;NOT BUILD_LIBTORCHLESS" OFF)
 message(STATUS "Large Model Support (USE_LMS): ${USE_LMS}")
 if(USE_LMS)
-  file(GLOB LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+  file(GLOB_RECURSE LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
   add_library(torch_lms SHARED ${LMS_SRCS})
   target_include_directories(torch_lms PRIVATE
     ${TORCH_ROOT}
@@ -23,6 +23,7 @@ if(USE_LMS)
     c10_cuda
     torch_cpu
     torch::cudart
+    ${CMAKE_DL_LIBS}
     -Wl,--version-script,${CMAKE_CURRENT_LIST_DIR}/exports.map
     # What torch's own libraries lack is not for this one to find.
     -Wl,-z,defs,--allow-shlib-undefined)

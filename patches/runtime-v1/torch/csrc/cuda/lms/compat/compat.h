@@ -1,0 +1,177 @@
+#pragma once
+
+// What the runtime needs of PyTorch 1.x, under the names of 2.x.
+
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/cuda/lms/compat/inside.h>
+#include <torch/csrc/cuda/lms/compat/shared.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace c10 {
+
+class OutOfMemoryError : public Error {
+  using Error::Error;
+};
+
+} // namespace c10
+
+#undef TORCH_CHECK_WITH // PyTorch 1.5 has one
+#define TORCH_CHECK_WITH(error_type, condition, ...)                                             \
+  if (C10_UNLIKELY(!(condition))) {                                                              \
+    throw ::c10::error_type(                                                                     \
+        ::c10::SourceLocation{__func__, __FILE__, uint32_t(__LINE__)}, ::c10::str(__VA_ARGS__)); \
+  }
+
+namespace torch::cuda::lms::compat {
+
+using MempoolId = std::pair<uint64_t, uint64_t>;
+
+// The native allocator, which has no class of its own that others can see.
+namespace cca {
+
+#if __has_include(<c10/util/TypeIndex.h>) // PyTorch 1.4
+namespace native = c10::cuda::CUDACachingAllocator;
+#else
+namespace native {
+using namespace c10::cuda::CUDACachingAllocator;
+using namespace inside;
+} // namespace native
+#endif
+
+struct DeviceStats : native::DeviceStats {
+  int64_t num_device_alloc = 0;
+};
+
+struct SegmentInfo : native::SegmentInfo {
+  MempoolId owner_private_pool_id{0, 0}; // there are no pools
+};
+
+struct SnapshotInfo {
+  std::vector<SegmentInfo> segments;
+};
+
+// It took an address at first, and since 1.5 the memory's DataPtr.
+inline void record_stream(
+    void (*function)(void*, c10::cuda::CUDAStream),
+    const c10::DataPtr& data,
+    c10::cuda::CUDAStream stream) {
+  function(data.get(), stream);
+}
+inline void record_stream(
+    void (*function)(const c10::DataPtr&, c10::cuda::CUDAStream),
+    const c10::DataPtr& data,
+    c10::cuda::CUDAStream stream) {
+  function(data, stream);
+}
+
+class CUDAAllocator {
+ public:
+  explicit CUDAAllocator(c10::Allocator* target) : target_(target) {}
+
+  c10::DataPtr allocate(size_t bytes) {
+    try {
+      return target_->allocate(bytes);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      const char* const message = error.what_without_backtrace();
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, std::strncmp(message, "CUDA out of memory", 18) != 0, message);
+      throw;
+    }
+  }
+  // The context of the memory is its address.
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t /*current*/) {
+    return allocate(bytes).release_context();
+  }
+  c10::DeleterFnPtr raw_deleter() const {
+    return target_->raw_deleter();
+  }
+  void emptyCache() {
+    native::emptyCache();
+  }
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+    record_stream(&native::recordStream, data, stream);
+  }
+  DeviceStats getDeviceStats(c10::DeviceIndex device) {
+    DeviceStats stats{native::getDeviceStats(device), 0};
+    stats.num_device_alloc = stats.segment[0].allocated;
+    return stats;
+  }
+  void cacheInfo(c10::DeviceIndex device, size_t* largest) {
+    size_t all = 0;
+    native::cacheInfo(device, &all, largest);
+  }
+  double getMemoryFraction(c10::DeviceIndex /*device*/) {
+    return 1.0;
+  }
+  bool initialized() {
+    return true;
+  }
+
+ private:
+  c10::Allocator* const target_;
+};
+
+} // namespace cca
+
+inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& /*allocator*/) {
+  cca::SnapshotInfo info;
+  for (auto& segment : cca::native::snapshot()) {
+    info.segments.push_back({std::move(segment)});
+  }
+  return info;
+}
+
+inline at::DataPtr& data_ptr(c10::StorageImpl& storage) {
+  return storage.data_ptr();
+}
+
+inline size_t nbytes(const c10::StorageImpl& storage) {
+  return storage.capacity();
+}
+
+inline bool in_use(c10::DeviceIndex device) {
+  return cca::native::getDeviceStats(device).reserved_bytes[0].current > 0;
+}
+
+// There are no graphs.
+inline bool is_capturing(cudaStream_t /*stream*/) {
+  return false;
+}
+
+class RelaxedCapture {
+ public:
+  RelaxedCapture() {}
+};
+
+// Every access to a storage comes to the guard first: see c10/core/LMS.h.
+inline void forbid_access(c10::StorageImpl& /*storage*/, const std::string& /*message*/) {}
+inline void allow_access(c10::StorageImpl& /*storage*/) {}
+
+// Whoever asks a storage for its address asks the guard: see c10/core/LMS.h.
+constexpr bool kEveryAccessIsSeen = true;
+
+// There are no ranges around autograd's nodes.
+inline bool grad_mode() {
+  return false;
+}
+
+inline StrongStorage lock(const WeakStorage& weak) {
+  return weak.lock();
+}
+
+// A stream of the user's own cannot be made PyTorch's.
+inline bool is_external(c10::cuda::CUDAStream /*stream*/) {
+  return false;
+}
+
+} // namespace torch::cuda::lms::compat

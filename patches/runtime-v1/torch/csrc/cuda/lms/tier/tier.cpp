@@ -1,0 +1,68 @@
+#include <torch/csrc/cuda/lms/tier/tier.h>
+
+#include <torch/csrc/cuda/lms/device/active.h>
+#include <torch/csrc/cuda/lms/tier/common.h>
+
+namespace torch::cuda::lms {
+
+Tier* Tier::in_front_of(c10::Allocator* native) {
+  // Never destroyed: storages keep a pointer to their allocator.
+  static auto* const tier = new Tier(native);
+  return tier;
+}
+
+compat::cca::CUDAAllocator* Tier::install() {
+  // It is in front already; get() made it.
+  auto* const tier = static_cast<Tier*>(compat::cca::native::get());
+  return new compat::cca::CUDAAllocator(tier->native_);
+}
+
+c10::DataPtr Tier::allocate(size_t bytes) const {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  if (!pager) {
+    return native_->allocate(bytes);
+  }
+  c10::DataPtr memory = pager->room.allocate(bytes);
+  count_active(memory.device().index());
+  return memory;
+}
+
+c10::DeleterFnPtr Tier::raw_deleter() const {
+  return native_->raw_deleter();
+}
+
+void* Tier::raw_allocate(size_t bytes) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  if (!pager) {
+    return native_->raw_allocate(bytes);
+  }
+  void* const memory = pager->room.allocate_raw(bytes, c10::cuda::getCurrentCUDAStream());
+  count_active(c10::cuda::current_device());
+  return memory;
+}
+
+void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
+  if (!Runtime::get().native || Lock::held()) {
+    return;
+  }
+  const Lock lock;
+  Runtime::get().each([&](Pager& pager) {
+    if (Block* const block = address ? pager.registry.find(address) : nullptr) {
+      pager.mover.record_stream(*block, stream);
+    }
+  });
+}
+
+void Tier::recorded(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (!Lock::held()) {
+    record_managed(data, stream);
+  }
+}
+
+void Tier::emptied() {
+  if (Runtime::get().native && !Lock::held()) {
+    trim_host();
+  }
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,268 @@
+#include <torch/csrc/cuda/lms/api/lms.h>
+
+#include <torch/csrc/cuda/lms/api/report.h>
+#include <torch/csrc/cuda/lms/api/switch.h>
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/device/runtime.h>
+#include <torch/csrc/cuda/lms/guard/guard.h>
+#include <torch/csrc/cuda/lms/guard/watch.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+
+using namespace torch::cuda::lms;
+
+namespace {
+
+constexpr int kAbiVersion = 4;
+constexpr int kFailed = 1;
+constexpr int kOutOfMemory = 2;
+
+thread_local std::string t_error;
+
+// No exception crosses the C ABI.
+template <class F>
+int checked(F f) noexcept {
+  try {
+    f();
+    return 0;
+  } catch (const c10::OutOfMemoryError& error) {
+    t_error = error.what_without_backtrace();
+    return kOutOfMemory;
+  } catch (const c10::Error& error) {
+    t_error = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    t_error = error.what();
+  }
+  return kFailed;
+}
+
+c10::StorageImpl& storage_of(void* address) {
+  return *static_cast<c10::StorageImpl*>(address);
+}
+
+} // namespace
+
+int lms_abi_version() {
+  return kAbiVersion;
+}
+
+const char* lms_last_error() {
+  return t_error.c_str();
+}
+
+int lms_set_enabled(int enabled) {
+  return checked([&] { enabled ? turn_on() : turn_off(); });
+}
+
+int lms_get_enabled() {
+  return Runtime::get().settings.enabled;
+}
+
+int lms_set_limit(size_t bytes) {
+  return checked([&] {
+    Runtime& runtime = Runtime::get();
+    const Lock lock;
+    runtime.settings.limit = bytes;
+    if (bytes > 0) {
+      Watch::get().begin();
+    }
+    runtime.each([](Pager& pager) { pager.room.limit().forget(); });
+  });
+}
+
+size_t lms_get_limit() {
+  return Runtime::get().settings.limit;
+}
+
+int lms_set_size(size_t bytes) {
+  return checked([&] {
+    Runtime& runtime = Runtime::get();
+    const Lock lock;
+    if (runtime.settings.enabled && bytes < runtime.settings.size) {
+      // Storages that were too small until now were used unseen.
+      runtime.each([](Pager& pager) { pager.mover.synchronize(); });
+    }
+    runtime.settings.size = std::max<size_t>(bytes, 1);
+  });
+}
+
+size_t lms_get_size() {
+  return Runtime::get().settings.size;
+}
+
+int lms_reclaim_inactive(size_t* bytes) {
+  return checked([&] {
+    size_t total = 0;
+    const Lock lock;
+    if (Runtime::get().settings.enabled) { // else nothing would bring them back
+      Runtime::get().each([&](Pager& pager) { total += pager.room.reclaim(); });
+    }
+    if (bytes) {
+      *bytes = total;
+    }
+  });
+}
+
+int lms_set_host_limit(size_t bytes) {
+  Runtime::get().settings.host_limit = bytes;
+  return 0;
+}
+
+size_t lms_get_host_limit() {
+  return Runtime::get().settings.host_limit;
+}
+
+int lms_reserve_host(int device, size_t* bytes) {
+  return checked([&] {
+    const Lock lock;
+    *bytes = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).mover.reserve_host(*bytes);
+  });
+}
+
+int lms_trim_host(size_t* bytes) {
+  return checked([&] {
+    size_t total = 0;
+    const Lock lock;
+    Runtime::get().each([&](Pager& pager) { total += pager.mover.trim_host(); });
+    if (bytes) {
+      *bytes = total;
+    }
+  });
+}
+
+size_t lms_stat_count() {
+  return report_size();
+}
+
+const char* lms_stat_name(size_t index) {
+  return report_name(index);
+}
+
+int lms_stats(int device, int64_t* values) {
+  return checked([&] {
+    std::fill(values, values + report_size(), 0);
+    const Lock lock;
+    if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
+      report(*pager, values);
+    }
+  });
+}
+
+int lms_reset_peak_stats(int device) {
+  return checked([&] {
+    const Lock lock;
+    if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
+      pager->reset_peak_stats();
+    }
+  });
+}
+
+int lms_reset_accumulated_stats(int device) {
+  return checked([&] {
+    const Lock lock;
+    if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
+      pager->reset_accumulated_stats();
+    }
+  });
+}
+
+int lms_hold(void* address) {
+  return checked([&] {
+    c10::StorageImpl& storage = storage_of(address);
+    const Lock lock;
+    if (!Runtime::get().settings.enabled || storage.device_type() != c10::DeviceType::CUDA) {
+      return;
+    }
+    const c10::DeviceIndex device = storage.device().index();
+    Pager& pager = Runtime::get().pager(device);
+    if (Block* const block = pager.adopt(storage, 1)) {
+      pager.keep(*block, Reason::Holder, c10::cuda::getCurrentCUDAStream(device));
+    }
+  });
+}
+
+int lms_release(void* address) {
+  return checked([&] {
+    const Lock lock;
+    if (Block* const block = Registry::block_of(storage_of(address))) {
+      block->pager.let_go(*block, {Reason::Holder});
+    }
+  });
+}
+
+int lms_take_address(void* address) {
+  return checked([&] {
+    if (Runtime::get().settings.enabled) {
+      Guard::address_taken(storage_of(address), /*write=*/true);
+    }
+  });
+}
+
+int lms_release_address(void* address) {
+  return checked([&] {
+    const Lock lock;
+    if (Block* const block = Registry::block_of(storage_of(address))) {
+      block->pager.let_go(*block, {Reason::Address, Reason::Graph, Reason::Hook});
+    }
+  });
+}
+
+int lms_begin_region(void* const* storages, size_t count) {
+  return checked(
+      [&] { Guard::begin_region(reinterpret_cast<c10::StorageImpl* const*>(storages), count); });
+}
+
+int lms_end_region() {
+  return checked([] { Guard::end_region(); });
+}
+
+int lms_begin_hook() {
+  return checked([] {
+    Guard::begin(Guard::Kind::Node, "a hook");
+    Guard::node_hooks();
+  });
+}
+
+int lms_end_hook() {
+  return checked([] { Guard::end(); });
+}
+
+int lms_is_resident(void* address) {
+  const Lock lock;
+  const Block* const block = Registry::block_of(storage_of(address));
+  return block ? !block->state.is(State::PagedOut) : -1;
+}
+
+int lms_set_option(const char* name, int value) {
+  Settings& settings = Runtime::get().settings;
+  if (value) {
+    Watch::get().begin(); // all of them are about page-outs
+  }
+  if (std::strcmp(name, "stress") == 0) {
+    settings.stress = value != 0;
+  } else if (std::strcmp(name, "verify_clean") == 0) {
+    settings.verify_clean = value != 0;
+  } else if (std::strcmp(name, "verify") == 0) {
+    settings.verify = value != 0;
+  } else if (std::strcmp(name, "watch") == 0) {
+    // Done above.
+  } else {
+    t_error = std::string("LMS: there is no option ") + name;
+    return kFailed;
+  }
+  return 0;
+}
+
+int lms_checks(int device, const char** why) {
+  static thread_local std::string reason;
+  const int known = checked([&] {
+    const Lock lock;
+    Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device));
+    reason = !pager || pager->mover.checks() ? "" : pager->mover.why_no_checks();
+  });
+  *why = reason.c_str();
+  return known;
+}

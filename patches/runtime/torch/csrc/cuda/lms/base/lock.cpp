@@ -1,0 +1,132 @@
+#include <torch/csrc/cuda/lms/base/lock.h>
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+struct Later {
+  void (*function)(void*);
+  void* context;
+};
+
+// pthread's own, because std::condition_variable needs a newer libstdc++ than the
+// oldest wheels' systems have.
+struct Shared {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+  std::vector<Later> later;
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+};
+
+thread_local bool t_held = false;
+std::atomic<bool> child{false};
+
+Shared& shared();
+
+// A fork while another thread has the mutex would leave it locked in the child.
+void before_fork() {
+  if (!t_held) {
+    pthread_mutex_lock(&shared().mutex);
+  }
+}
+
+void after_fork_in_parent() {
+  if (!t_held) {
+    pthread_mutex_unlock(&shared().mutex);
+  }
+}
+
+void after_fork_in_child() {
+  child.store(true, std::memory_order_release);
+  after_fork_in_parent();
+}
+
+// Never destroyed: storages die after static destructors have run.
+Shared& shared() {
+  static auto* const instance = [] {
+    auto* const made = new Shared;
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return made;
+  }();
+  return *instance;
+}
+
+void take() {
+  pthread_mutex_lock(&shared().mutex);
+  t_held = true;
+}
+
+void give() {
+  t_held = false;
+  pthread_mutex_unlock(&shared().mutex);
+}
+
+} // namespace
+
+Lock::Lock() {
+  take();
+}
+
+Lock::~Lock() {
+  Shared& s = shared();
+  // What is called may cause more.
+  while (!s.later.empty()) {
+    std::vector<Later> later;
+    later.swap(s.later);
+    for (const Later& call : later) {
+      call.function(call.context);
+    }
+  }
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+  storages.swap(s.storages);
+  give();
+  // Only now: what is dropped may be a storage's last reference but that of its
+  // Python object, which takes the GIL.
+}
+
+bool Lock::held() {
+  return t_held;
+}
+
+Lock::Pause::Pause() {
+  TORCH_INTERNAL_ASSERT(t_held);
+  give();
+}
+
+Lock::Pause::~Pause() {
+  take();
+}
+
+void Lock::wait() {
+  TORCH_INTERNAL_ASSERT(t_held);
+  t_held = false;
+  pthread_cond_wait(&shared().changed, &shared().mutex);
+  t_held = true;
+}
+
+void Lock::notify() {
+  pthread_cond_broadcast(&shared().changed);
+}
+
+void Lock::later(void (*function)(void*), void* context) {
+  shared().later.push_back({function, context});
+}
+
+void Lock::drop_later(c10::intrusive_ptr<c10::StorageImpl> storage) {
+  if (storage) {
+    shared().storages.push_back(std::move(storage));
+  }
+}
+
+bool Lock::forked() {
+  return child.load(std::memory_order_acquire);
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,39 @@
+#include <torch/csrc/cuda/lms/base/operation.h>
+
+#include <torch/csrc/cuda/lms/compat/compat.h>
+
+#include <cxxabi.h>
+
+#include <utility>
+
+namespace torch::cuda::lms {
+
+Operation& Operation::current() {
+  static thread_local Operation instance;
+  return instance;
+}
+
+void Operation::refuse(c10::DeviceIndex device, size_t bytes) {
+  if (name) {
+    refusal = {device, bytes, exceptions()};
+  }
+}
+
+void Operation::check() {
+  if (C10_UNLIKELY(!failure.empty())) {
+    const std::string message = std::exchange(failure, {});
+    TORCH_CHECK_WITH(OutOfMemoryError, false, message);
+  }
+}
+
+// std::uncaught_exceptions(), which the libstdc++ of the oldest wheels' systems
+// does not have. The layout is the Itanium C++ ABI's (2.2.2).
+unsigned Operation::exceptions() {
+  struct Globals {
+    void* caught;
+    unsigned uncaught;
+  };
+  return reinterpret_cast<const Globals*>(abi::__cxa_get_globals())->uncaught;
+}
+
+} // namespace torch::cuda::lms

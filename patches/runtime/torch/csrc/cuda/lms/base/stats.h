@@ -1,0 +1,104 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace torch::cuda::lms {
+
+// Current value, its peak since the last reset, and the sums of increases and
+// decreases: the four numbers of torch.cuda.memory_stats().
+struct Stat {
+  int64_t current = 0;
+  int64_t peak = 0;
+  int64_t allocated = 0;
+  int64_t freed = 0;
+
+  void add(int64_t amount) {
+    current += amount;
+    peak = std::max(peak, current);
+    (amount > 0 ? allocated : freed) += amount > 0 ? amount : -amount;
+  }
+  void reset_peak() {
+    peak = current;
+  }
+  void reset_accumulated() {
+    allocated = 0;
+    freed = 0;
+  }
+};
+
+// {all, small_pool, large_pool}, split as the native allocator splits.
+struct StatArray {
+  static constexpr size_t kSmallSize = size_t(1) << 20; // bytes, c10's kSmallSize
+
+  std::array<Stat, 3> stats;
+
+  void add(int64_t amount, size_t block_size) {
+    stats[0].add(amount);
+    stats[block_size <= kSmallSize ? 1 : 2].add(amount);
+  }
+  void reset_peak() {
+    for (Stat& stat : stats) {
+      stat.reset_peak();
+    }
+  }
+  void reset_accumulated() {
+    for (Stat& stat : stats) {
+      stat.reset_accumulated();
+    }
+  }
+};
+
+// How an allocation was served, as the first LMS counted it.
+enum class Source {
+  FreeList, // from the native allocator's cache
+  CudaMalloc, // new memory from the device
+  ReclaimOne, // after one page-out
+  ReclaimFragments, // after several page-outs
+  ReclaimAll, // after everything idle was paged out
+  CudaMallocRetry, // after the native allocator's cache was emptied
+};
+constexpr size_t kSources = 6;
+
+struct Stats {
+  StatArray pinned; // blocks in use by an operator
+  StatArray pinned_bytes;
+  Stat resident_bytes; // on the device, of storages that an operator has used
+  Stat paged_out_bytes; // managed and on the host only
+  Stat held_bytes; // on the device until released: see Residency::lasting()
+  int64_t page_out_count = 0;
+  int64_t page_out_bytes = 0;
+  int64_t page_in_count = 0;
+  int64_t page_in_bytes = 0;
+  int64_t clean_count = 0; // page-outs that needed no copy
+  int64_t adopted = 0; // storages that came under management
+  int64_t out_of_memory_retries = 0; // allocations that first failed
+  int64_t out_of_memory_caught = 0; // by operators that went on
+  int64_t clean_violations = 0; // see Settings::verify_clean
+  int64_t violations = 0; // see Settings::verify
+  std::array<int64_t, kSources> alloc_distribution{};
+
+  void reset_peak() {
+    pinned.reset_peak();
+    pinned_bytes.reset_peak();
+    resident_bytes.reset_peak();
+    paged_out_bytes.reset_peak();
+    held_bytes.reset_peak();
+  }
+
+  void reset_accumulated() {
+    pinned.reset_accumulated();
+    pinned_bytes.reset_accumulated();
+    resident_bytes.reset_accumulated();
+    paged_out_bytes.reset_accumulated();
+    held_bytes.reset_accumulated();
+    page_out_count = page_out_bytes = page_in_count = page_in_bytes = 0;
+    clean_count = adopted = out_of_memory_retries = out_of_memory_caught = 0;
+    clean_violations = violations = 0;
+    alloc_distribution.fill(0);
+  }
+};
+
+} // namespace torch::cuda::lms

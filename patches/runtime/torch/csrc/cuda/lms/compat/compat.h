@@ -1,0 +1,134 @@
+#pragma once
+
+// The one place where torch versions differ, but for the allocator's methods:
+// those are in forwarding.h. A new version that does not compile is mended here.
+
+#include <c10/core/GradMode.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <torch/csrc/cuda/lms/compat/capture.h>
+#include <torch/csrc/cuda/lms/compat/shared.h>
+#include <torch/version.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#define LMS_TORCH_AT_LEAST(minor) \
+  (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
+
+namespace torch::cuda::lms::compat {
+
+namespace cca = c10::cuda::CUDACachingAllocator;
+
+using c10::CachingDeviceAllocator::DeviceStats;
+
+#if LMS_TORCH_AT_LEAST(9)
+using MempoolId = c10::MempoolId_t;
+#else
+using MempoolId = c10::cuda::MempoolId_t;
+#endif
+
+inline at::DataPtr& data_ptr(c10::StorageImpl& storage) {
+  return storage._mutable_data_ptr_no_checks();
+}
+
+inline size_t nbytes(const c10::StorageImpl& storage) {
+  return storage.nbytes();
+}
+
+// Whether this process has used the device.
+inline bool in_use(c10::DeviceIndex device) {
+  return c10::cuda::hasPrimaryContext(device);
+}
+
+// Throw-on-access of a StorageImpl. Setting it is public since 2.3, clearing it
+// since 2.12, and only together with the message, which costs an allocation at
+// each operator. An explicit instantiation may name a private member
+// (C++17 [temp.explicit]/12), so both flags are reached in every version
+// without copying the class's layout.
+template <bool c10::StorageImpl::* Reading, bool c10::StorageImpl::* Writing>
+struct AccessFlags {
+  friend void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing) {
+    storage.*Reading = reading;
+    storage.*Writing = writing;
+  }
+};
+template struct AccessFlags<
+    &c10::StorageImpl::throw_on_immutable_data_ptr_,
+    &c10::StorageImpl::throw_on_mutable_data_ptr_>;
+void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing);
+
+// From now on each access to the data throws c10::Error with this message.
+inline void forbid_access(c10::StorageImpl& storage, std::string message) {
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+}
+
+// What makes mutable_data() look at these flags stays set: that costs the slow
+// path of its check and no more.
+inline void allow_access(c10::StorageImpl& storage) {
+  set_access_flags(storage, false, false);
+}
+
+// C++ that is called past the dispatcher reads addresses that the guard does not see.
+constexpr bool kEveryAccessIsSeen = false;
+
+// Whether autograd records what this thread does.
+inline bool grad_mode() {
+  return c10::GradMode::is_enabled();
+}
+
+// A strong reference for a moment, under the LMS mutex; null for a storage that
+// is dying. Where storages know of their Python objects (some time after
+// 2.9), null also when that is its only owner: WeakStorage::lock() takes the
+// GIL then, and whoever has the GIL may wait for the mutex.
+#if LMS_TORCH_AT_LEAST(10)
+template <auto Count>
+struct ReferenceCount {
+  friend std::atomic<uint64_t>& reference_count(c10::StorageImpl& storage) {
+    return storage.*Count;
+  }
+};
+template struct ReferenceCount<&c10::intrusive_ptr_target::combined_refcount_>;
+std::atomic<uint64_t>& reference_count(c10::StorageImpl& storage);
+
+inline StrongStorage lock(const WeakStorage& weak) {
+  auto* const storage = weak._unsafe_get_target();
+  std::atomic<uint64_t>& count = reference_count(*storage);
+  uint64_t seen = count.load(std::memory_order_relaxed);
+  do {
+    const auto references = c10::detail::refcount(seen);
+    if (references == 0 || (references == 1 && c10::detail::has_pyobject(seen))) {
+      return {};
+    }
+  } while (!count.compare_exchange_weak(
+      seen,
+      seen + c10::detail::kReferenceCountOne,
+      std::memory_order_acquire,
+      std::memory_order_relaxed));
+  return StrongStorage::reclaim(storage);
+}
+#else
+inline StrongStorage lock(const WeakStorage& weak) {
+  return weak.lock();
+}
+#endif
+
+// A stream that the user made and may destroy (torch.cuda.ExternalStream). Its
+// id is the handle; the ids of PyTorch's own streams are odd, and 0 is the
+// default stream.
+inline bool is_external(c10::cuda::CUDAStream stream) {
+  return stream.id() != 0 && (stream.id() & 1) == 0;
+}
+
+// The native allocator's segments, without the history of what happened to them.
+inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {
+#if LMS_TORCH_AT_LEAST(11)
+  return allocator.snapshot({0, 0}, /*include_traces=*/false);
+#else
+  return allocator.snapshot();
+#endif
+}
+
+} // namespace torch::cuda::lms::compat

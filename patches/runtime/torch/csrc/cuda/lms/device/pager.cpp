@@ -1,0 +1,186 @@
+#include <torch/csrc/cuda/lms/device/pager.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+
+#include <utility>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+// Operators use these for a scope.
+class Used {
+ public:
+  Used(Registry& registry, std::vector<Block*> blocks)
+      : registry_(registry), blocks_(std::move(blocks)) {
+    for (Block* const block : blocks_) {
+      registry_.stay(*block, Reason::Operator);
+    }
+  }
+  ~Used() {
+    for (Block* const block : blocks_) {
+      registry_.leave(*block, Reason::Operator);
+    }
+  }
+  Used(const Used&) = delete;
+  Used& operator=(const Used&) = delete;
+
+  const std::vector<Block*>& blocks() const {
+    return blocks_;
+  }
+
+ private:
+  Registry& registry_;
+  const std::vector<Block*> blocks_;
+};
+
+} // namespace
+
+Pager::Pager(
+    c10::DeviceIndex device,
+    const Settings& settings,
+    compat::cca::CUDAAllocator* native,
+    Attention& attention)
+    : device(device),
+      pools(device),
+      registry(*this, *this, native, policy, stats),
+      mover(device, settings, native, registry, stats),
+      room(device, settings, native, pools, registry, policy, mover, stats, attention),
+      native_(native) {}
+
+Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
+  Block* block = Registry::block_of(storage);
+  if (!block) {
+    const at::DataPtr& data = compat::data_ptr(storage);
+    const size_t bytes = compat::nbytes(storage);
+    if (bytes < smallest || bytes == 0 || !registry.is_native(data) || pools.owns(data.get())) {
+      return nullptr;
+    }
+    block = registry.adopt(storage);
+  }
+  registry.claim(*block, storage);
+  return block;
+}
+
+void Pager::keep(Block& block, Reason reason, c10::cuda::CUDAStream stream) {
+  const Used used(registry, {&block});
+  room.bring(block, stream);
+  registry.stay(block, reason);
+  mover.wrote(block);
+}
+
+void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
+  const Used used(registry, {&block});
+  bool any = false;
+  for (const Reason reason : reasons) {
+    any = any || block.stays.has(reason);
+    registry.leave(block, reason);
+  }
+  if (any && !block.stays.lasting()) {
+    mover.synchronize();
+  }
+}
+
+void Pager::touch(Block& block, c10::cuda::CUDAStream stream) {
+  const Used used(registry, {&block});
+  room.bring(block, stream);
+  mover.wrote(block);
+}
+
+void Pager::fail(Block& block, const std::string& message) {
+  if (block.owner) {
+    auto storage = block.owner->lock();
+    if (storage) {
+      compat::forbid_access(*storage, message);
+      block.failed = true;
+    }
+    Lock::drop_later(std::move(storage));
+  }
+}
+
+void Pager::restore() {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  // All stay before the first is brought: to bring one must not page out another.
+  const Used used(registry, registry.blocks());
+  for (Block* const block : used.blocks()) {
+    if (block->state.is(State::Freed)) {
+      continue; // meanwhile
+    }
+    if (block->state.is(State::PagedOut)) {
+      auto storage = block->owner ? block->owner->lock() : compat::StrongStorage();
+      const bool alive = static_cast<bool>(storage);
+      Lock::drop_later(std::move(storage));
+      if (!alive) {
+        continue; // dying: nobody can use it any more
+      }
+    }
+    room.bring(*block, stream);
+  }
+  mover.synchronize();
+  for (Block* const block : used.blocks()) {
+    if (!block->state.is(State::Freed)) {
+      mover.wrote(*block); // writes are not seen any more
+    }
+  }
+}
+
+void Pager::bring_all() {
+  if (!pools.capturing()) {
+    try {
+      restore();
+      return;
+    } catch (const c10::Error& error) {
+      mover.trouble(error.what_without_backtrace());
+    }
+  }
+  mover.drop_clean_copies(SIZE_MAX); // writes to what is here are not seen
+}
+
+void Pager::enabled() {
+  mover.synchronize();
+  // What pools allocated while nobody looked, perhaps for a graph, is theirs.
+  pools.learn(compat::snapshot(*native_));
+}
+
+void Pager::died(Block* block) noexcept {
+  if (!block->on_device()) {
+    stats.paged_out_bytes.add(-static_cast<int64_t>(block->size));
+  } else if (block->counted) {
+    stats.resident_bytes.add(-static_cast<int64_t>(block->size));
+  }
+  bool captured = true;
+  try {
+    captured = pools.capturing();
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+  }
+  mover.discard(*block, captured);
+  block->state.to(State::Freed);
+  if (block->owner) {
+    // The storage may live on with other memory (resize_, set_data_ptr).
+    auto storage = block->owner->lock();
+    Block* const now = storage ? Registry::block_of(*storage) : nullptr;
+    // Another block's storage now: that block's state decides.
+    if (storage && (now == nullptr || now == block)) {
+      compat::allow_access(*storage);
+    }
+    Lock::drop_later(std::move(storage));
+    block->owner.reset();
+  }
+  if (!block->stays.has(Reason::Operator)) {
+    delete block; // else an operator still names it: Registry::leave() deletes it
+  }
+}
+
+void Pager::reset_peak_stats() {
+  stats.reset_peak();
+  mover.reset_peak_stats();
+}
+
+void Pager::reset_accumulated_stats() {
+  stats.reset_accumulated();
+  mover.reset_accumulated_stats();
+}
+
+} // namespace torch::cuda::lms

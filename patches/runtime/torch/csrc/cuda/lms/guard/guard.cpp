@@ -1,0 +1,397 @@
+#include <torch/csrc/cuda/lms/guard/guard.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/base/operation.h>
+#include <torch/csrc/cuda/lms/device/runtime.h>
+#include <torch/csrc/cuda/lms/guard/counter.h>
+#include <torch/csrc/cuda/lms/guard/crossing.h>
+#include <torch/csrc/cuda/lms/guard/node.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+using Input = Guard::Input;
+using Inputs = Guard::Inputs;
+
+struct Pin {
+  Block* block;
+  c10::cuda::CUDAStream stream; // current for the block's device at the start
+  bool collective;
+};
+
+struct Frame {
+  Guard::Kind kind;
+  size_t first_pin; // of those that it and what it calls made
+  unsigned exceptions; // in flight at its start
+  bool grad_mode; // a node's
+  bool hooks; // a node's: others' hooks have begun
+};
+
+// What this thread is in the middle of.
+struct Thread {
+  std::vector<Frame> frames; // the operators begun
+  size_t depth = 0; // how many of them are opaque
+  size_t nodes = 0; // how many are autograd's nodes
+  bool computes = false; // the outermost opaque one has inputs on a device
+  std::vector<Pin> pins; // undone at the end of what made them, or of the node around it
+};
+
+Thread& thread() {
+  static thread_local Thread instance;
+  return instance;
+}
+
+// The innermost node, or null.
+Frame* node_of(Thread& self) {
+  if (self.nodes > 0) {
+    for (size_t i = self.frames.size(); i-- > 0;) {
+      if (self.frames[i].kind == Guard::Kind::Node) {
+        return &self.frames[i];
+      }
+    }
+  }
+  return nullptr;
+}
+
+// The wording that training loops look for, however it is raised.
+std::string as_out_of_memory(const std::string& message) {
+  return message.find("out of memory") == std::string::npos ? "CUDA out of memory. " + message
+                                                            : message;
+}
+
+// The storage's block, which stays from now on; null if LMS does not manage it. A storage that
+// cannot come under management is one that nobody moves.
+Block* pin(Runtime& runtime, const Input& input, bool collective) {
+  if (input.storage->device_type() != c10::DeviceType::CUDA) {
+    return nullptr; // a fake tensor's, or an argument that may be of any device
+  }
+  Thread& self = thread();
+  const c10::DeviceIndex device = input.storage->device().index();
+  self.pins.reserve(self.pins.size() + 1);
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  Pager& pager = runtime.pager(device);
+  Block* const block = pager.adopt(*input.storage, runtime.settings.size);
+  if (block) {
+    pager.registry.stay(*block, Reason::Operator);
+    pager.registry.leave(*block, Reason::Collective);
+    self.pins.push_back({block, stream, collective});
+  }
+  return block;
+}
+
+// Pins the storages and brings them to the device. Does not throw: what could
+// not be brought throws when it is accessed, or at the next allocation.
+void use(const Inputs& inputs, bool collective) {
+  Runtime& runtime = Runtime::get();
+  Thread& self = thread();
+  Operation& operation = Operation::current();
+  const Lock lock;
+  struct Pinned {
+    Block* block;
+    c10::cuda::CUDAStream stream;
+    bool write;
+  };
+  c10::SmallVector<Pinned, 8> pinned;
+  // All are pinned before the first is brought, so that bringing one does not
+  // page out another.
+  for (const Input& input : inputs) {
+    try {
+      if (Block* const block = pin(runtime, input, collective)) {
+        pinned.push_back({block, self.pins.back().stream, input.write});
+      }
+    } catch (const c10::Error& error) {
+      operation.failure = as_out_of_memory(error.what_without_backtrace());
+    }
+  }
+  for (const Pinned& use : pinned) {
+    Block& block = *use.block;
+    try {
+      block.pager.room.bring(block, use.stream);
+      block.user = operation.lasting_name;
+      if (use.write) {
+        block.collective = 0; // the program has waited for whoever read it
+        block.pager.mover.wrote(block, use.stream.stream());
+      }
+    } catch (const c10::Error& error) {
+      operation.failure = as_out_of_memory(error.what_without_backtrace());
+      Pager::fail(block, operation.failure);
+    }
+  }
+}
+
+void release_pins(Thread& self, size_t first, bool keep) {
+  if (self.pins.size() == first) {
+    return;
+  }
+  struct Position {
+    Timeline* timeline;
+    uint64_t value;
+  };
+  c10::SmallVector<Position, 4> positions;
+  const Lock lock;
+  for (size_t i = first; i < self.pins.size(); ++i) {
+    const Pin& pin = self.pins[i];
+    Block& block = *pin.block;
+    Pager& pager = block.pager;
+    if (!block.state.is(State::Freed)) {
+      Timeline& timeline = pager.mover.timeline(pin.stream);
+      const Position* position = nullptr;
+      for (const Position& known : positions) {
+        if (known.timeline == &timeline) {
+          position = &known;
+        }
+      }
+      if (!position) {
+        positions.push_back({&timeline, timeline.advance()});
+        position = &positions.back();
+        // Without an event of its own, a page-out would wait for everything
+        // that is issued until then; and a stream of the user's may be gone.
+        try {
+          if ((pager.mover.under_pressure() || compat::is_external(pin.stream)) &&
+              !pager.pools.capturing()) {
+            timeline.mark();
+          }
+        } catch (const c10::Error&) {
+          // The pins must go; a page-out will make the mark that it needs.
+        }
+      }
+      Mover::used(block, timeline, position->value);
+      if (pin.collective) {
+        pager.registry.stay(block, Reason::Collective);
+        pager.mover.collective(block);
+      }
+      if (keep && !block.stays.has(Reason::Hook)) {
+        pager.registry.stay(block, Reason::Hook);
+        pager.mover.wrote(block);
+      }
+    }
+    pager.registry.leave(block, Reason::Operator);
+  }
+  self.pins.erase(self.pins.begin() + static_cast<std::ptrdiff_t>(first), self.pins.end());
+}
+
+} // namespace
+
+void Guard::begin(Kind kind, const char* name, bool lasting) {
+  Thread& self = thread();
+  const bool node = kind == Kind::Node;
+  self.frames.push_back(
+      {kind, self.pins.size(), Operation::exceptions(), node && compat::grad_mode(), false});
+  self.nodes += node;
+  if (kind == Kind::Opaque && self.depth++ == 0) {
+    Operation::current().name = name;
+    Operation::current().lasting_name = lasting ? name : nullptr;
+    self.computes = false;
+  }
+}
+
+void Guard::inputs(const Inputs& inputs, bool collective) {
+  if (!inputs.empty()) {
+    if (thread().depth == 1) {
+      thread().computes = true;
+    }
+    use(inputs, collective);
+  }
+}
+
+bool Guard::in_node() {
+  const Frame* const node = node_of(thread());
+  return node && node->grad_mode == compat::grad_mode();
+}
+
+void Guard::node_inputs(const Inputs& inputs) {
+  if (!inputs.empty() && in_node()) {
+    use(inputs, false);
+  }
+}
+
+void Guard::node_hooks() {
+  Thread& self = thread();
+  if (!self.frames.empty() && self.frames.back().kind == Kind::Node) {
+    self.frames.back().hooks = true;
+  }
+}
+
+bool Guard::ends_node() {
+  const Thread& self = thread();
+  return !self.frames.empty() && self.frames.back().kind == Kind::Node;
+}
+
+void Guard::node_arrives(const Node& node) {
+  if (!Crossing::any()) {
+    return;
+  }
+  Thread& self = thread();
+  std::shared_ptr<Crossing> crossing; // its end takes the mutex
+  const Lock lock;
+  crossing = Crossing::find(node.pass);
+  if (crossing) {
+    for (Block* const block : crossing->arrived(node.id)) {
+      self.pins.push_back({block, c10::cuda::getCurrentCUDAStream(block->device.index()), false});
+    }
+  }
+}
+
+void Guard::node_leaves(const Node& node) {
+  Thread& self = thread();
+  if (!ends_node() || node.consumers.empty()) {
+    return;
+  }
+  const size_t first = self.frames.back().first_pin;
+  if (self.pins.size() == first) {
+    return;
+  }
+  std::shared_ptr<Crossing> crossing;
+  bool made = false;
+  {
+    const Lock lock;
+    crossing = Crossing::find(node.pass);
+    if (!crossing) {
+      crossing = Crossing::make(node.pass);
+      made = true;
+    }
+    for (size_t i = first; i < self.pins.size(); ++i) {
+      for (const void* const consumer : node.consumers) {
+        if (!self.pins[i].block->state.is(State::Freed)) {
+          crossing->leave_for(consumer, *self.pins[i].block);
+        }
+      }
+    }
+  }
+  if (made) {
+    Node::keep(crossing);
+  }
+}
+
+bool Guard::wants_outputs() {
+  const Thread& self = thread();
+  return self.depth == 1 && self.computes && !self.frames.empty() &&
+         self.frames.back().kind == Kind::Opaque;
+}
+
+bool Guard::fresh(const Input& output) {
+  if (compat::nbytes(*output.storage) < Runtime::get().settings.size) {
+    return false;
+  }
+  const Block* const block = Registry::block_of(*output.storage);
+  return block && !block->owner;
+}
+
+void Guard::outputs(const Inputs& outputs) {
+  use(outputs, false);
+}
+
+void Guard::end() {
+  Thread& self = thread();
+  if (self.frames.empty()) {
+    return;
+  }
+  const Frame frame = self.frames.back();
+  self.frames.pop_back();
+  if (frame.kind == Kind::Opaque && --self.depth == 0) {
+    Operation::current().name = nullptr;
+    Operation::current().refusal = {};
+  }
+  if (frame.kind == Kind::Node) {
+    --self.nodes;
+  }
+  if (self.depth > 0 || (frame.kind == Kind::Transparent && in_node())) {
+    return;
+  }
+  if (frame.kind != Kind::Transparent) {
+    Operation::current().failure.clear();
+  }
+  if (frame.kind == Kind::Node || !in_node()) {
+    release_pins(self, frame.first_pin, frame.hooks);
+  }
+}
+
+void Guard::keep_pinned(Pager& pager) {
+  for (const Pin& pin : thread().pins) {
+    Block& block = *pin.block;
+    if (&block.pager == &pager && !block.state.is(State::Freed) &&
+        !block.stays.has(Reason::Graph)) {
+      pager.registry.stay(block, Reason::Graph);
+      pager.mover.wrote(block);
+    }
+  }
+}
+
+void Guard::check_refused() {
+  Operation& operation = Operation::current();
+  const Operation::Refusal refusal = operation.refusal;
+  const unsigned exceptions = Operation::exceptions();
+  if (C10_UNLIKELY(refusal.device >= 0)) {
+    if (exceptions == refusal.exceptions) {
+      operation.refusal = {}; // nothing is thrown
+      if (Pager* const pager = Runtime::get().find(refusal.device)) {
+        pager->room.went_on(refusal.bytes, operation.name);
+      }
+    }
+    return; // else PyTorch's own memory was what lacked, and the error says so
+  }
+  const Thread& self = thread();
+  if (C10_UNLIKELY(exceptions > 0) && self.depth == 1 && !self.frames.empty() &&
+      self.frames.back().kind == Kind::Opaque && exceptions > self.frames.back().exceptions) {
+    if (Pager* const pager = Runtime::get().find(c10::cuda::current_device())) {
+      pager->room.operator_failed(operation.name);
+    }
+  }
+}
+
+void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
+  begin(Kind::Opaque, "a compiled region");
+  Inputs inputs;
+  for (size_t i = 0; i < count; ++i) {
+    inputs.push_back({storages[i], true});
+  }
+  use(inputs, false);
+  const std::string failure = Operation::current().failure;
+  if (!failure.empty()) {
+    end();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, failure);
+  }
+}
+
+void Guard::end_region() {
+  end();
+}
+
+void Guard::address_taken(c10::StorageImpl& storage, bool write) {
+  const Thread& self = thread();
+  if (self.depth > 0 || (!self.frames.empty() && self.frames.back().kind != Kind::Transparent)) {
+    use({{&storage, write}}, false);
+    Operation::current().check();
+    return;
+  }
+  const Lock lock;
+  if (storage.device_type() != c10::DeviceType::CUDA) {
+    return;
+  }
+  Pager& pager = Runtime::get().pager(storage.device().index());
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(storage.device().index());
+  // Of any size: the limit of what is managed may be lowered later.
+  Block* const block = pager.adopt(storage, 1);
+  if (!block) {
+    return;
+  }
+  if (Counter::in_operator()) {
+    pager.touch(*block, stream); // nothing is paged out before that has ended
+  } else if (!block->stays.has(Reason::Address)) {
+    pager.keep(*block, Reason::Address, stream);
+  }
+}
+
+bool Guard::has_pinned(const void* block, bool write) {
+  const auto& pins = thread().pins;
+  return std::any_of(pins.begin(), pins.end(), [&](const Pin& pin) {
+    return pin.block == block && (pin.block->dirty || !write);
+  });
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,95 @@
+#include <torch/csrc/cuda/lms/guard/watch.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/device/runtime.h>
+#include <torch/csrc/cuda/lms/guard/counter.h>
+#include <torch/csrc/cuda/lms/guard/guard.h>
+
+namespace torch::cuda::lms {
+
+std::atomic<Watch::Phase> Watch::phase{Watch::Phase::Off};
+
+Watch& Watch::get() {
+  static auto* const instance = new Watch;
+  return *instance;
+}
+
+void Watch::start(bool at_once) {
+  // What runs now is counted, if LMS was on before: see stop().
+  counter_ = counter_ || Counter::install();
+  phase = Phase::Counting;
+  if (at_once || !counter_) {
+    begin();
+  }
+}
+
+void Watch::leave() {
+  leaving_ = true;
+}
+
+void Watch::stay() {
+  leaving_ = false;
+}
+
+void Watch::stop() {
+  leaving_ = false;
+  // In this order: an operator that begins between the two is counted and seen.
+  counter_ = counter_ || Counter::install();
+  Guard::remove();
+  phase = Phase::Off;
+}
+
+void Watch::begin() {
+  if (!counting()) {
+    return;
+  }
+  if (!Lock::held()) {
+    const Lock lock;
+    begin();
+    return;
+  }
+  Guard::install();
+  Counter::remove();
+  counter_ = false;
+  phase = Phase::Settling;
+}
+
+bool Watch::settled() {
+  if (leaving_) {
+    return false;
+  }
+  if (phase != Phase::Settling) {
+    return phase == Phase::Watching;
+  }
+  bool capturing = false;
+  Runtime::get().each([&](Pager& pager) { capturing = capturing || pager.pools.capturing(); });
+  if (capturing || !Counter::none_runs()) {
+    return false;
+  }
+  try {
+    Runtime::get().each([](Pager& pager) { pager.mover.synchronize(); });
+  } catch (const c10::Error&) {
+    return false; // the next request tries again
+  }
+  if (phase != Phase::Settling) {
+    return phase == Phase::Watching;
+  }
+  if (!Counter::none_runs()) {
+    return false;
+  }
+  phase = Phase::Watching;
+  return true;
+}
+
+void Watch::counted_late() {
+  if (phase == Phase::Off) {
+    return;
+  }
+  const Lock lock;
+  if (phase == Phase::Watching) {
+    Runtime::get().each([](Pager& pager) { pager.bring_all(); });
+    phase = Phase::Settling;
+  }
+}
+
+} // namespace torch::cuda::lms

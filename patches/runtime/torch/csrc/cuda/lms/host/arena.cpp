@@ -1,0 +1,294 @@
+#include <torch/csrc/cuda/lms/host/arena.h>
+
+#include <torch/csrc/cuda/lms/host/budget.h>
+#include <torch/csrc/cuda/lms/host/host.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+size_t round_up(size_t bytes, size_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
+int node_of(c10::DeviceIndex device) {
+  std::array<int, 3> address{};
+  const std::array<cudaDeviceAttr, 3> attributes = {
+      cudaDevAttrPciDomainId, cudaDevAttrPciBusId, cudaDevAttrPciDeviceId};
+  for (size_t i = 0; i < address.size(); ++i) {
+    if (cudaDeviceGetAttribute(&address[i], attributes[i], device) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return -1;
+    }
+  }
+  std::array<char, 16> name{};
+  std::snprintf(name.data(), name.size(), "%04x:%02x:%02x.0", address[0], address[1], address[2]);
+  return host::node_of_device(name.data());
+}
+
+} // namespace
+
+Arena::Arena(c10::DeviceIndex device, const Settings& settings)
+    : settings_(settings),
+      node_(node_of(device)),
+      pinner_(device, node_),
+      by_node_(host::nodes(), 0) {}
+
+bool Arena::take(size_t bytes, HostBuffer& buffer) {
+  const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
+  collect();
+  while (const size_t more = lacking(size)) {
+    if (ready()) {
+      continue;
+    }
+    if (!pending_.empty()) {
+      return false;
+    }
+    grow(more);
+  }
+  buffer = fit(size);
+  used_.add(static_cast<int64_t>(size));
+  busy_.add(static_cast<int64_t>(size));
+  pin_ahead(size);
+  return true;
+}
+
+void Arena::give(HostBuffer buffer, EventRef copied) {
+  used_.add(-static_cast<int64_t>(buffer.size()));
+  if (copied) {
+    pending_.push_back({std::move(buffer), std::move(copied)});
+  } else {
+    free(buffer);
+  }
+}
+
+void Arena::prepare() {
+  if (slabs_.empty()) {
+    pin_ahead(1);
+  }
+}
+
+size_t Arena::reserve(size_t bytes) {
+  ready();
+  if (current() < bytes) {
+    grow(std::max(bytes - current(), kSmallestSlab));
+  }
+  return current();
+}
+
+size_t Arena::trim() {
+  ready();
+  collect();
+  size_t released = 0;
+  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
+    const auto range = free_.find(slab->first);
+    const size_t size = slab->second->size();
+    if (range == free_.end() || range->second != size) {
+      ++slab;
+      continue;
+    }
+    slab->second->release();
+    forget(range);
+    released += size;
+    pinned_.add(-static_cast<int64_t>(size));
+    for (size_t node = 0; node < by_node_.size(); ++node) {
+      by_node_[node] -= slab->second->by_node()[node];
+    }
+    slab = slabs_.erase(slab);
+    Budget::get().give(size);
+  }
+  return released;
+}
+
+void Arena::reset_peak() {
+  pinned_.reset_peak();
+  used_.reset_peak();
+  busy_.reset_peak();
+}
+
+void Arena::reset_accumulated() {
+  pinned_.reset_accumulated();
+  used_.reset_accumulated();
+  busy_.reset_accumulated();
+}
+
+// Bytes that are missing until a buffer of so many can be had.
+size_t Arena::lacking(size_t bytes) const {
+  size_t found = 0;
+  for (auto range = by_size_.rbegin(); range != by_size_.rend(); ++range) {
+    if (range->first >= bytes) {
+      return 0;
+    }
+    if (range->first < kSmallestPart) {
+      break;
+    }
+    found += range->first;
+    if (found >= bytes) {
+      return 0;
+    }
+  }
+  return bytes - found;
+}
+
+// Nothing may be lacking. The largest ranges first, so that the parts are few;
+// the last part is cut from the range that it fits best.
+HostBuffer Arena::fit(size_t bytes) {
+  HostBuffer buffer;
+  for (size_t left = bytes; left > 0;) {
+    const auto best = by_size_.lower_bound(left);
+    const auto range = free_.find((best == by_size_.end() ? std::prev(best) : best)->second);
+    char* const data = range->first;
+    const size_t size = range->second;
+    const size_t part = std::min(left, size);
+    forget(range);
+    if (size > part) {
+      insert(data + part, size - part);
+    }
+    buffer.add(data, part);
+    left -= part;
+  }
+  return buffer;
+}
+
+void Arena::free(const HostBuffer& buffer) {
+  busy_.add(-static_cast<int64_t>(buffer.size()));
+  for (const HostPart& part : buffer.parts()) {
+    insert(part.data, part.size);
+  }
+}
+
+void Arena::insert(char* data, size_t size) {
+  // Two slabs may touch by chance; a range must not span them, because each is
+  // unpinned by itself.
+  auto next = free_.lower_bound(data);
+  if (next != free_.end() && data + size == next->first && !slabs_.count(next->first)) {
+    size += next->second;
+    next = forget(next);
+  }
+  if (next != free_.begin() && !slabs_.count(data)) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == data) {
+      data = before->first;
+      size += before->second;
+      forget(before);
+    }
+  }
+  free_.emplace(data, size);
+  by_size_.emplace(size, data);
+  free_bytes_ += size;
+}
+
+Arena::Range Arena::forget(Range range) {
+  auto sized = by_size_.equal_range(range->second);
+  by_size_.erase(std::find_if(sized.first, sized.second, [&](const auto& e) {
+    return e.second == range->first;
+  }));
+  free_bytes_ -= range->second;
+  return free_.erase(range);
+}
+
+void Arena::add(std::unique_ptr<Slab> slab) {
+  char* const data = slab->data();
+  const size_t size = slab->size();
+  for (size_t node = 0; node < by_node_.size(); ++node) {
+    by_node_[node] += slab->by_node()[node];
+  }
+  slabs_.emplace(data, std::move(slab));
+  pinned_.add(static_cast<int64_t>(size));
+  insert(data, size);
+}
+
+// Slabs grow with the arena: little is pinned in vain (two of these are a tenth
+// of it), and not in many steps.
+size_t Arena::slab_bytes() const {
+  return std::min(std::max(kSmallestSlab, Slab::rounded(current() / 20)), kLargestSlab);
+}
+
+void Arena::grow(size_t bytes) {
+  const size_t needed = Slab::rounded(bytes);
+  const size_t slab = std::max(needed, slab_bytes());
+  try {
+    pin(slab);
+  } catch (const c10::Error&) {
+    if (slab == needed) {
+      throw;
+    }
+    pin(needed); // not more than that, then
+  }
+}
+
+void Arena::pin(size_t bytes) {
+  Budget& budget = Budget::get();
+  std::string why;
+  TORCH_CHECK(
+      budget.take(bytes, settings_.host_limit, why),
+      "LMS: ",
+      bytes,
+      " bytes of host memory cannot be pinned: ",
+      why);
+  try {
+    add(std::make_unique<Slab>(bytes, node_));
+  } catch (...) {
+    budget.give(bytes);
+    throw;
+  }
+}
+
+// Begins the next slab when what is free will not last for another request like
+// the last one.
+void Arena::pin_ahead(size_t bytes) {
+  const size_t slab = slab_bytes();
+  if (pinner_.bytes() > 0 || free_bytes_ >= std::min(bytes, slab)) {
+    return;
+  }
+  std::string why;
+  if (Budget::get().take(slab, settings_.host_limit, why)) {
+    pinner_.start(slab);
+  }
+}
+
+// Takes the pinner's slab, if it has one. False without.
+bool Arena::ready() {
+  const size_t made = pinner_.bytes();
+  if (made == 0) {
+    return false;
+  }
+  std::unique_ptr<Slab> slab = pinner_.finish();
+  if (!slab) {
+    Budget::get().give(made);
+    return false;
+  }
+  add(std::move(slab));
+  return true;
+}
+
+void Arena::collect() {
+  // In the order in which they were given back, which is nearly that of their copies.
+  size_t misses = 0;
+  for (auto entry = pending_.begin(); entry != pending_.end() && misses < kMisses;) {
+    if (!entry->copied->done()) {
+      ++entry;
+      ++misses;
+      continue;
+    }
+    free(entry->buffer);
+    entry = pending_.erase(entry);
+  }
+}
+
+void Arena::finished(const EventRef& copied) {
+  for (auto entry = pending_.begin(); entry != pending_.end();) {
+    if (entry->copied == copied) {
+      free(entry->buffer);
+      entry = pending_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+} // namespace torch::cuda::lms

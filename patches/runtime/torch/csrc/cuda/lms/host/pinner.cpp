@@ -1,0 +1,87 @@
+#include <torch/csrc/cuda/lms/host/pinner.h>
+
+#include <torch/csrc/cuda/lms/compat/compat.h>
+
+#include <c10/core/thread_pool.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+namespace torch::cuda::lms {
+
+class Pinner::Worker {
+ public:
+  Worker() : pool_(1) {
+    const std::lock_guard<std::mutex> lock(exit().mutex);
+    exit().workers.insert(this);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    const std::lock_guard<std::mutex> lock(exit().mutex);
+    exit().workers.erase(this);
+  }
+
+  void start(size_t bytes, c10::DeviceIndex device, int node) {
+    pool_.run([this, bytes, device, node] {
+      try {
+        const c10::cuda::CUDAGuard guard(device);
+        // Another thread's capture does not concern this one.
+        const compat::RelaxedCapture relaxed;
+        slab_ = std::make_unique<Slab>(bytes, node);
+      } catch (const std::exception&) {
+        slab_.reset(); // whoever needs the memory tries himself, and is told why
+      }
+    });
+  }
+
+  std::unique_ptr<Slab> finish() {
+    pool_.waitWorkComplete();
+    return std::move(slab_);
+  }
+
+ private:
+  // The runtime is never destroyed; a thread that is inside of the driver when
+  // the process unloads it would crash.
+  struct Exit {
+    std::mutex mutex;
+    std::unordered_set<Worker*> workers;
+    ~Exit() {
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (Worker* const worker : workers) {
+        worker->pool_.waitWorkComplete();
+      }
+    }
+  };
+  static Exit& exit() {
+    static Exit instance;
+    return instance;
+  }
+
+  std::unique_ptr<Slab> slab_; // the pool's thread's until waitWorkComplete()
+  c10::ThreadPool pool_; // destroyed first: it waits for its thread
+};
+
+Pinner::Pinner(c10::DeviceIndex device, int node) : device_(device), node_(node) {}
+
+Pinner::~Pinner() = default;
+
+void Pinner::start(size_t bytes) {
+  if (!worker_) {
+    worker_ = std::make_unique<Worker>();
+  }
+  bytes_ = Slab::rounded(bytes);
+  worker_->start(bytes_, device_, node_);
+}
+
+std::unique_ptr<Slab> Pinner::finish() {
+  if (bytes_ == 0) {
+    return nullptr;
+  }
+  bytes_ = 0;
+  return worker_->finish();
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,250 @@
+#include <torch/csrc/cuda/lms/kernel/checksum.h>
+
+namespace torch::cuda::lms::checksum {
+
+namespace {
+
+// Also compiled for the CPU, with a block of one thread, by the simulated device:
+// that follows the pointers among the parameters, and those in Bytes. What is
+// written elsewhere has to say so (LMS_WRITES).
+//
+// The hash. A thread takes 16 bytes at a time, and its words go to four lanes, by
+// a step that is a bijection of the lane and of the word: one changed word always
+// changes the lane. The shift brings the highest bits, which the product does not
+// mix, to the low ones: else two flipped signs would cancel each other. What a
+// thread has at the end of a tile is mixed with its position and added up, so the
+// result depends neither on the order in which blocks run nor on their number:
+// hash and check may use as many as suits them.
+constexpr char kText[] = R"cuda(
+#ifndef LMS_THREADS
+#define LMS_THREADS 256
+#define LMS_WRITES(pointer, size)
+#endif
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+constexpr u32 kThreads = LMS_THREADS;
+constexpr u32 kWarps = (kThreads + 31) / 32;
+constexpr u32 kVectors = 32; // of a thread, in each tile
+constexpr u32 kAhead = 8; // that are loaded before the first is used
+constexpr u64 kTile = u64(kThreads) * kVectors;
+
+struct Bytes {
+  const char* data;
+  u64 size;
+};
+
+struct Slot {
+  u64 expected;
+  u64 sum;
+  u32 done;
+  u32 differs;
+};
+static_assert(sizeof(Slot) == 24, "as in checksum.h");
+
+struct Mailbox {
+  u64 caught;
+  u64 last;
+};
+
+struct Report {
+  Mailbox* mailbox;
+  u64 slot;
+};
+
+struct Part {
+  char* data;
+  u64 offset;
+  u64 size;
+};
+
+struct Parts {
+  u64 count;
+  Part part[8];
+};
+static_assert(sizeof(Parts) == 200, "as in checksum.h");
+
+__device__ inline bool aligned(const void* pointer) {
+  return (reinterpret_cast<u64>(pointer) & 15) == 0;
+}
+
+__device__ inline u64 step(u64 lane, u64 word) {
+  lane = (lane ^ word) * 0xd6e8feb86659fd93ull;
+  return lane ^ (lane >> 29);
+}
+
+// Every bit of the result depends on every bit.
+__device__ inline u64 mix(u64 value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+
+struct Lanes {
+  u64 a = 1, b = 2, c = 3, d = 4;
+
+  __device__ inline void even(ulonglong2 vector) {
+    a = step(a, vector.x);
+    b = step(b, vector.y);
+  }
+  __device__ inline void odd(ulonglong2 vector) {
+    c = step(c, vector.x);
+    d = step(d, vector.y);
+  }
+  __device__ inline u64 result(u64 position) const {
+    return mix(step(step(step(a, b), c), d) ^ ((position + 1) * 0x9e3779b97f4a7c15ull));
+  }
+};
+
+// Bytes that are not aligned, and those at the end, with zeros behind them.
+__device__ inline ulonglong2 gather(const Bytes& bytes, u64 vector) {
+  const u64 begin = vector * 16;
+  const u64 left = bytes.size - begin;
+  ulonglong2 words;
+  words.x = words.y = 0;
+  for (u32 i = 0; i < 16 && i < left; ++i) {
+    const u64 byte = static_cast<unsigned char>(bytes.data[begin + i]);
+    (i < 8 ? words.x : words.y) |= byte << (i % 8 * 8);
+  }
+  return words;
+}
+
+// The calling thread's share.
+__device__ inline u64 hash_share(const Bytes& bytes) {
+  const u64 vectors = (bytes.size + 15) / 16;
+  const u64 whole = aligned(bytes.data) ? bytes.size / 16 : 0;
+  u64 sum = 0;
+  for (u64 tile = blockIdx.x; tile * kTile < vectors; tile += gridDim.x) {
+    Lanes lanes;
+    const u64 first = tile * kTile + threadIdx.x;
+    if ((tile + 1) * kTile <= whole) {
+      const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(bytes.data) + first;
+      for (u32 i = 0; i < kVectors; i += kAhead) {
+        ulonglong2 loaded[kAhead];
+#pragma unroll
+        for (u32 j = 0; j < kAhead; ++j) {
+          loaded[j] = __ldcs(from + (i + j) * kThreads);
+        }
+#pragma unroll
+        for (u32 j = 0; j < kAhead; j += 2) {
+          lanes.even(loaded[j]);
+          lanes.odd(loaded[j + 1]);
+        }
+      }
+    } else {
+      for (u32 i = 0; i < kVectors; ++i) {
+        const u64 vector = first + u64(i) * kThreads;
+        if (vector >= vectors) {
+          break;
+        }
+        const ulonglong2 loaded = vector < whole
+            ? __ldcs(reinterpret_cast<const ulonglong2*>(bytes.data) + vector)
+            : gather(bytes, vector);
+        if (i % 2 == 0) {
+          lanes.even(loaded);
+        } else {
+          lanes.odd(loaded);
+        }
+      }
+    }
+    sum += lanes.result(first);
+  }
+  return sum;
+}
+
+// In thread 0: the sum over the block.
+__device__ inline u64 block_sum(u64 value) {
+  __shared__ u64 warps[kWarps];
+  for (u32 offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_down_sync(0xffffffffu, value, offset);
+  }
+  if (threadIdx.x % 32 == 0) {
+    warps[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  for (u32 i = 1; i < kWarps; ++i) {
+    value += threadIdx.x == 0 ? warps[i] : 0;
+  }
+  return value;
+}
+
+// True in one thread of the launch: in the block that is done last, which leaves
+// the slot as the next launch needs it.
+__device__ inline bool hashed(const Bytes& bytes, Slot* slot, u64* hash) {
+  const u64 share = block_sum(hash_share(bytes));
+  if (threadIdx.x != 0) {
+    return false;
+  }
+  atomicAdd(&slot->sum, share);
+  __threadfence();
+  if (atomicAdd(&slot->done, 1u) != gridDim.x - 1) {
+    return false;
+  }
+  __threadfence();
+  *hash = mix(atomicExch(&slot->sum, u64(0)) ^ bytes.size);
+  slot->done = 0;
+  return true;
+}
+
+// Four blocks a multiprocessor: with no such bound the compiler takes so few
+// registers that a thread cannot load ahead.
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+lms_hash(Bytes bytes, Slot* slot) {
+  u64 hash;
+  if (hashed(bytes, slot, &hash)) {
+    slot->expected = hash;
+    slot->differs = 0;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+lms_check(Bytes bytes, Slot* slot, Report report) {
+  u64 hash;
+  if (!hashed(bytes, slot, &hash)) {
+    return;
+  }
+  const bool differs = slot->expected != hash;
+  slot->expected = hash;
+  slot->differs = differs;
+  if (differs) {
+    *const_cast<volatile u64*>(&report.mailbox->last) = report.slot;
+    __threadfence_system(); // whoever sees the count sees this
+    atomicAdd_system(&report.mailbox->caught, u64(1));
+  }
+}
+
+extern "C" __global__ void
+lms_restore(Bytes bytes, const Slot* slot, Parts parts) {
+  if (slot->differs == 0) {
+    return;
+  }
+  const u64 thread = u64(blockIdx.x) * kThreads + threadIdx.x;
+  const u64 threads = u64(gridDim.x) * kThreads;
+  for (u64 i = 0; i < parts.count; ++i) {
+    const Part part = parts.part[i];
+    const char* const from = bytes.data + part.offset;
+    if (thread == 0) {
+      LMS_WRITES(part.data, part.size);
+    }
+    u64 copied = 0;
+    if (aligned(from) && aligned(part.data)) {
+      const u64 vectors = part.size / 16;
+      for (u64 at = thread; at < vectors; at += threads) {
+        reinterpret_cast<ulonglong2*>(part.data)[at] =
+            __ldcs(reinterpret_cast<const ulonglong2*>(from) + at);
+      }
+      copied = vectors * 16;
+    }
+    for (u64 at = copied + thread; at < part.size; at += threads) {
+      part.data[at] = from[at];
+    }
+  }
+}
+)cuda";
+
+} // namespace
+
+const KernelSource kSource{"checksum", kText};
+
+} // namespace torch::cuda::lms::checksum

@@ -1,0 +1,199 @@
+#include <torch/csrc/cuda/lms/kernel/module.h>
+
+#include <torch/csrc/cuda/lms/kernel/cache.h>
+
+#include <c10/cuda/CUDAException.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+constexpr int kOldest = 70; // compute capability 7.0: the kernels use its atomics
+constexpr Library::Result kInvalidContext = 201; // of the driver
+
+int capability() {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  C10_CUDA_CHECK(cudaGetDevice(&device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return 10 * major + minor;
+}
+
+// What NVRTC is to make: machine code, or PTX for the driver to compile when the
+// device is newer than NVRTC.
+struct Target {
+  bool machine_code;
+  int architecture;
+
+  std::string name() const {
+    return (machine_code ? "sm_" : "compute_") + std::to_string(architecture);
+  }
+};
+
+Target target(const Library& library, int capability) {
+  TORCH_CHECK(
+      capability >= kOldest,
+      "LMS: its kernels need compute capability 7.0, and this GPU has ",
+      capability / 10,
+      ".",
+      capability % 10);
+  if (library.nvrtcGetNumSupportedArchs == nullptr || library.nvrtcGetSupportedArchs == nullptr) {
+    return {false, kOldest};
+  }
+  int count = 0;
+  library.check_nvrtc(library.nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");
+  std::vector<int> known(static_cast<size_t>(std::max(count, 1)));
+  library.check_nvrtc(library.nvrtcGetSupportedArchs(known.data()), "nvrtcGetSupportedArchs");
+  int nearest = 0;
+  for (const int architecture : known) {
+    if (architecture <= capability) {
+      nearest = std::max(nearest, architecture);
+    }
+  }
+  TORCH_CHECK(
+      nearest >= kOldest,
+      "LMS: this NVRTC does not compile for compute capability ",
+      capability / 10,
+      ".",
+      capability % 10);
+  return {nearest == capability && library.nvrtcGetCUBIN != nullptr, nearest};
+}
+
+class Program {
+ public:
+  Program(const Library& library, const KernelSource& source) : library_(library) {
+    library.check_nvrtc(
+        library.nvrtcCreateProgram(&program_, source.text, source.name, 0, nullptr, nullptr),
+        "nvrtcCreateProgram");
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() {
+    (void)library_.nvrtcDestroyProgram(&program_);
+  }
+
+  void compile(const std::vector<std::string>& options) {
+    std::vector<const char*> texts;
+    for (const std::string& option : options) {
+      texts.push_back(option.c_str());
+    }
+    const Library::Result result =
+        library_.nvrtcCompileProgram(program_, static_cast<int>(texts.size()), texts.data());
+    TORCH_CHECK(
+        result == 0,
+        "LMS: nvrtcCompileProgram() failed: ",
+        library_.nvrtcGetErrorString(result),
+        " (",
+        result,
+        ") ",
+        complaint());
+  }
+
+  std::string image(bool machine_code) const {
+    size_t size = 0;
+    const auto measure = machine_code ? library_.nvrtcGetCUBINSize : library_.nvrtcGetPTXSize;
+    const auto get = machine_code ? library_.nvrtcGetCUBIN : library_.nvrtcGetPTX;
+    library_.check_nvrtc(
+        measure(program_, &size), machine_code ? "nvrtcGetCUBINSize" : "nvrtcGetPTXSize");
+    std::string image(size, '\0');
+    library_.check_nvrtc(get(program_, &image[0]), machine_code ? "nvrtcGetCUBIN" : "nvrtcGetPTX");
+    return image;
+  }
+
+ private:
+  // The first line of the compiler's log, for a message of one line.
+  std::string complaint() const {
+    size_t size = 0;
+    if (library_.nvrtcGetProgramLogSize(program_, &size) != 0 || size == 0) {
+      return "";
+    }
+    std::string log(size, '\0');
+    if (library_.nvrtcGetProgramLog(program_, &log[0]) != 0) {
+      return "";
+    }
+    return log.substr(0, std::min(log.find('\n'), log.find('\0')));
+  }
+
+  const Library& library_;
+  Library::Program program_ = nullptr;
+};
+
+// Images by what they were made from. Never destroyed, as what uses it is not.
+std::unordered_map<std::string, std::string>& loaded() {
+  static auto* const images = new std::unordered_map<std::string, std::string>;
+  return *images;
+}
+
+} // namespace
+
+Module::Module(const KernelSource& source) {
+  // A thread that has only chosen the device may have no context yet.
+  C10_CUDA_CHECK(cudaFree(nullptr));
+  load(source);
+}
+
+void Module::load(const KernelSource& source) {
+  const Target made_for = target(library_, capability());
+  const std::vector<std::string> options{"--gpu-architecture=" + made_for.name(), "--std=c++14"};
+  int major = 0;
+  int minor = 0;
+  library_.check_nvrtc(library_.nvrtcVersion(&major, &minor), "nvrtcVersion");
+  std::string inputs = std::to_string(major) + "." + std::to_string(minor) + "\n";
+  for (const std::string& option : options) {
+    inputs += option + "\n";
+  }
+  const std::string key = "lms_" + std::string(source.name) + "_" + made_for.name() + "_" +
+                          cache::digest(inputs + source.text);
+
+  const auto known = loaded().find(key);
+  std::string image = known != loaded().end() ? known->second : cache::read(key);
+  // What the driver does not take any more is made again.
+  if (image.empty() || library_.cuModuleLoadData(&module_, image.data()) != 0) {
+    Program program(library_, source);
+    program.compile(options);
+    image = program.image(made_for.machine_code);
+    library_.check_driver(library_.cuModuleLoadData(&module_, image.data()), "cuModuleLoadData");
+    cache::write(key, image);
+  }
+  loaded()[key] = std::move(image);
+}
+
+Module::~Module() {
+  // At process exit the driver may be gone: nothing can be done about it then.
+  if (module_ != nullptr) {
+    (void)library_.cuModuleUnload(module_);
+  }
+}
+
+Module::Kernel Module::kernel(const char* name) const {
+  Kernel found = nullptr;
+  library_.check_driver(library_.cuModuleGetFunction(&found, module_, name), "cuModuleGetFunction");
+  return found;
+}
+
+void Module::start(
+    Kernel kernel,
+    unsigned blocks,
+    unsigned threads,
+    cudaStream_t stream,
+    void** parameters) const {
+  const auto attempt = [&] {
+    return library_.cuLaunchKernel(
+        kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+  };
+  Library::Result result = attempt();
+  if (result == kInvalidContext) {
+    // The runtime makes a device's context current at its own calls, not at the driver's.
+    C10_CUDA_CHECK(cudaFree(nullptr));
+    result = attempt();
+  }
+  library_.check_driver(result, "cuLaunchKernel");
+}
+
+} // namespace torch::cuda::lms

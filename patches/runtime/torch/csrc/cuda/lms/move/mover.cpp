@@ -1,0 +1,535 @@
+#include <torch/csrc/cuda/lms/move/mover.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/base/log.h>
+#include <torch/csrc/cuda/lms/base/operation.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+constexpr const char* kPagedOut =
+    "Large Model Support (LMS) has paged this storage out to host memory, and it was used where "
+    "LMS could not see it. Use it through a PyTorch operator, take its address with "
+    "tensor.data_ptr() in Python, call the function that uses it through "
+    "torch.cuda.lms.wrap(function), or hold it on the GPU with torch.cuda.lms.resident(tensor).";
+
+// So many streams are remembered before those are forgotten that no block was used on.
+constexpr size_t kTimelines = 64;
+
+// A stream that may be waited for at any time: the user can have destroyed one of his own.
+bool lasting(c10::cuda::CUDAStream stream) {
+  return !compat::is_external(stream);
+}
+
+} // namespace
+
+Mover::Mover(
+    c10::DeviceIndex device,
+    const Settings& settings,
+    compat::cca::CUDAAllocator* native,
+    Registry& registry,
+    Stats& stats)
+    : device_(device),
+      settings_(settings),
+      native_(native),
+      registry_(registry),
+      stats_(stats),
+      transfer_(),
+      arena_(device, settings),
+      checker_(device) {}
+
+// ---- what streams do ----
+
+Timeline& Mover::timeline(c10::cuda::CUDAStream stream) {
+  auto& slot = timelines_[stream.stream()];
+  if (!slot) {
+    slot = std::make_unique<Timeline>(stream, transfer_.events());
+  }
+  return *slot;
+}
+
+void Mover::used(Block& block, Timeline& timeline, uint64_t position) {
+  for (Use& use : block.uses) {
+    if (use.timeline == &timeline) {
+      use.position = position;
+      return;
+    }
+  }
+  block.uses.push_back({&timeline, position, false});
+}
+
+void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
+  if (block.memory) {
+    native_->recordStream(block.memory, stream);
+  }
+  Timeline& line = timeline(stream);
+  for (Use& use : block.uses) {
+    if (use.timeline == &line) {
+      use.recorded = true;
+      return;
+    }
+  }
+  block.uses.push_back({&line, 0, true});
+}
+
+void Mover::order(Block& block, cudaStream_t stream, bool captured) {
+  if (block.arrived &&
+      std::find(block.ordered.begin(), block.ordered.end(), stream) == block.ordered.end()) {
+    // The handle of the default stream means the current device's.
+    const c10::cuda::CUDAGuard guard(device_);
+    if (captured) {
+      // A graph must not depend on work outside of it.
+      const compat::RelaxedCapture relaxed;
+      block.arrived->synchronize();
+    } else {
+      block.arrived->block(stream);
+    }
+    block.ordered.push_back(stream);
+  }
+  if (block.state.is(State::PagingIn)) {
+    block.state.to(State::Resident);
+  }
+}
+
+void Mover::wrote(Block& block, cudaStream_t stream) {
+  if (block.left) {
+    const c10::cuda::CUDAGuard guard(device_);
+    block.left->block(stream);
+  }
+  wrote(block);
+}
+
+void Mover::wrote(Block& block) {
+  block.dirty = true;
+  drop_host(block);
+}
+
+void Mover::finish_collectives() {
+  const uint64_t until = collectives_;
+  synchronize(); // their streams are not known, nor who waits for them
+  finished_ = std::max(finished_, until);
+}
+
+void Mover::synchronize() {
+  const Lock::Pause pause;
+  const c10::cuda::CUDAGuard guard(device_);
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+// ---- to the host ----
+
+// False when nothing but a wait for copies would help. Throws c10::Error.
+bool Mover::take_host(Block& block) {
+  if (block.host) {
+    return true;
+  }
+  HostBuffer buffer;
+  try {
+    if (!arena_.take(block.size, buffer)) {
+      return false;
+    }
+  } catch (const c10::Error&) {
+    if (!drop_clean_copies(block.size)) {
+      throw;
+    }
+    if (!arena_.take(block.size, buffer)) {
+      return false;
+    }
+  }
+  block.host.buffer = std::move(buffer);
+  if (checks()) {
+    try {
+      block.host.hash = checker_.take();
+    } catch (const c10::Error&) {
+      (void)cudaGetLastError(); // the device is full; then this block goes without
+    }
+  }
+  return true;
+}
+
+void Mover::drop_host(Block& block) {
+  if (block.host.hash) {
+    users_.erase(*block.host.hash);
+    retired_.push_back({*block.host.hash, block.host.touched});
+  }
+  if (block.host) {
+    arena_.give(block.host.buffer, block.host.touched);
+  }
+  block.host = {};
+}
+
+bool Mover::drop_clean_copies(size_t bytes) {
+  size_t dropped = 0;
+  registry_.each([&](Block& block) {
+    if (dropped < bytes && block.host && block.state.is(State::Resident)) {
+      dropped += block.host.buffer.size();
+      wrote(block);
+    }
+  });
+  return dropped > 0;
+}
+
+// Orders the stream behind the block's uses on others: behind the last that an operator showed, or
+// behind everything that is queued there.
+void Mover::behind_uses(Block& block, cudaStream_t stream, bool everything) {
+  for (const Use& use : block.uses) {
+    if (use.timeline->stream().stream() == stream) {
+      continue;
+    }
+    const bool all = use.recorded || (everything && lasting(use.timeline->stream()));
+    (all ? use.timeline->mark() : use.timeline->after(use.position))->block(stream);
+  }
+}
+
+bool Mover::start_page_out(Block& block) {
+  const c10::cuda::CUDAGuard guard(device_);
+  // Without kernels what no operator shows is assumed to write.
+  const bool unseen = !block.host.hash && !compat::kEveryAccessIsSeen;
+  const bool copy = block.dirty || !block.host || unseen;
+  block.state.to(State::PagingOut);
+  if (!copy) {
+    return true;
+  }
+  // What is first to read the block.
+  const cudaStream_t first = block.host.hash ? transfer_.ahead() : transfer_.out();
+  try {
+    behind_uses(block, first, unseen);
+    if (unseen && block.home && lasting(*block.home)) {
+      timeline(*block.home).mark()->block(first);
+    }
+    if (block.arrived) {
+      block.arrived->block(first);
+    }
+    if (block.host.touched) {
+      block.host.touched->block(transfer_.out()); // the buffer is written again
+    }
+    if (block.host.hash) {
+      // Before the copy: what is written between the two is copied, and found to differ.
+      checker_.hash(*block.host.hash, block.memory.get(), block.size, first);
+      transfer_.events().record(first)->block(transfer_.out());
+    }
+    block.left = transfer_.page_out(block.host.buffer, block.memory.get(), block.size);
+    block.host.touched = block.left;
+    block.dirty = false;
+    stats_.page_out_bytes += static_cast<int64_t>(block.size);
+  } catch (const c10::Error& error) {
+    trouble_ = error.what_without_backtrace();
+    give_up(block);
+    return false;
+  }
+  return true;
+}
+
+// A copy to the host, or what was to follow it, failed: the device has the bytes. What was issued
+// may still write the host buffer.
+void Mover::give_up(Block& block) {
+  (void)cudaGetLastError();
+  (void)cudaStreamSynchronize(transfer_.ahead());
+  (void)cudaStreamSynchronize(transfer_.out());
+  (void)cudaStreamSynchronize(home_of(block));
+  (void)cudaGetLastError();
+  block.left.reset();
+  block.host.touched.reset();
+  wrote(block);
+  block.state.to(State::Resident);
+}
+
+void Mover::cancel_page_out(Block& block) {
+  if (block.state.is(State::PagingOut)) {
+    block.state.to(State::Resident);
+  }
+}
+
+bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
+  const c10::cuda::CUDAGuard guard(device_);
+  const bool copied = static_cast<bool>(block.left);
+  // A home that is unknown, or that may be gone, orders nothing: the copy stream does, and the
+  // memory is kept until that is done.
+  const bool ordered = block.home && lasting(*block.home);
+  const cudaStream_t home = ordered ? block.home->stream() : transfer_.out();
+  EventRef done;
+  try {
+    // What the home stream has queued may write what no operator showed, and others' work that it
+    // will wait for, too.
+    behind_uses(block, home, /*everything=*/true);
+    if (block.arrived && (!ordered || std::find(block.ordered.begin(), block.ordered.end(), home) ==
+                                          block.ordered.end())) {
+      block.arrived->block(home);
+    }
+    if (block.left) {
+      block.left->block(home);
+    }
+    if (!copied && (settings_.verify || settings_.verify_clean) && !matches(block)) {
+      ++stats_.clean_violations;
+    }
+    if (block.host.hash) {
+      checker_.check(*block.host.hash, block.memory.get(), block.size, block.host.buffer, home);
+      users_[*block.host.hash] = block.user;
+      block.host.touched = done = transfer_.events().record(home);
+    }
+    if (settings_.verify && !matches(block)) {
+      ++stats_.violations;
+    }
+    if (!ordered && !done) {
+      done = transfer_.events().record(home);
+    }
+  } catch (const c10::Error& error) {
+    trouble_ = error.what_without_backtrace();
+    give_up(block);
+    return false;
+  }
+  if (ordered) {
+    block.memory.clear();
+  } else {
+    keep_until(done, block, std::nullopt);
+  }
+  block.left.reset();
+  block.arrived.reset();
+  block.ordered.clear();
+  Registry::place(block, storage, nullptr);
+  compat::forbid_access(storage, kPagedOut);
+  block.state.to(State::PagedOut);
+  // What the copy waited for is behind it now. Streams that were told by
+  // record_stream() stay: the user does not say it again.
+  block.uses.erase(
+      std::remove_if(
+          block.uses.begin(), block.uses.end(), [](const Use& use) { return !use.recorded; }),
+      block.uses.end());
+  pressure_ = true;
+  debug_log(
+      "[lms] page-out %zu bytes (%s) for %s\n",
+      block.size,
+      copied ? "copied" : "clean",
+      Operation::label());
+  stats_.clean_count += copied ? 0 : 1;
+  ++stats_.page_out_count;
+  stats_.resident_bytes.add(-static_cast<int64_t>(block.size));
+  stats_.paged_out_bytes.add(static_cast<int64_t>(block.size));
+  return true;
+}
+
+Mover::Outcome Mover::page_out(Block& block) {
+  auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
+  if (!storage) {
+    return Outcome::Gone; // dying: its deleter waits for the mutex
+  }
+  if (Registry::block_of(*storage) != &block) {
+    block.owner.reset(); // its DataPtr went elsewhere; the guard finds it there
+    Lock::drop_later(std::move(storage));
+    return Outcome::Gone;
+  }
+  Outcome outcome = Outcome::Failed;
+  try {
+    const c10::cuda::CUDAGuard guard(device_);
+    if (!finished(block)) {
+      outcome = Outcome::Unfinished;
+    } else if (!take_host(block)) {
+      outcome = Outcome::Busy;
+    } else if (start_page_out(block) && finish_page_out(block, *storage)) {
+      outcome = Outcome::Moved;
+    }
+  } catch (const c10::Error& error) {
+    trouble_ = error.what_without_backtrace();
+  }
+  Lock::drop_later(std::move(storage));
+  return outcome;
+}
+
+void Mover::wait_for_host() {
+  if (const EventRef oldest = arena_.oldest()) {
+    {
+      const Lock::Pause pause;
+      const c10::cuda::CUDAGuard guard(device_);
+      oldest->synchronize();
+    }
+    arena_.finished(oldest);
+  }
+}
+
+// Whether the host has the bytes that the device has. Waits for the device: for tests.
+bool Mover::matches(const Block& block) const {
+  std::string device(block.size, '\0');
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  C10_CUDA_CHECK(cudaMemcpy(&device[0], block.memory.get(), block.size, cudaMemcpyDeviceToHost));
+  bool same = true;
+  block.host.buffer.each(block.size, [&](const char* part, size_t offset, size_t size) {
+    same = same && std::memcmp(device.data() + offset, part, size) == 0;
+  });
+  return same;
+}
+
+void Mover::report_caught() {
+  const uint64_t caught = checker_.caught();
+  if (C10_LIKELY(caught == reported_)) {
+    return;
+  }
+  reported_ = caught;
+  const auto found = users_.find(checker_.last_caught());
+  const char* const user = found == users_.end() ? nullptr : found->second;
+  TORCH_WARN_ONCE(
+      "Large Model Support (LMS): memory was written where no operator showed it",
+      user ? ", last used by " : "",
+      user ? user : "",
+      ". Nothing is lost, because LMS compares what it pages out. Code that also reads such memory "
+      "finds it only while it is on the GPU: call it through torch.cuda.lms.wrap(). This is said "
+      "once; torch.cuda.lms.stats()[\"release_caught\"] counts.");
+}
+
+// ---- to the device ----
+
+void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr memory) {
+  const c10::cuda::CUDAGuard guard(device_);
+  try {
+    // The memory's last user may still be running on the home stream.
+    timeline(*block.home).mark()->block(transfer_.in());
+    if (block.host.touched) {
+      block.host.touched->block(transfer_.in());
+    }
+    block.arrived = transfer_.page_in(memory.get(), block.host.buffer, block.size);
+  } catch (const c10::Error&) {
+    // The copy may have been issued, and the memory is about to be freed.
+    (void)cudaGetLastError();
+    (void)cudaStreamSynchronize(transfer_.in());
+    (void)cudaGetLastError();
+    block.arrived.reset();
+    block.state.to(State::PagedOut);
+    throw;
+  }
+  block.host.touched = block.arrived;
+  for (const Use& use : block.uses) {
+    native_->recordStream(memory, use.timeline->stream());
+  }
+  block.memory = std::move(memory);
+  block.ordered.clear();
+  Registry::place(block, storage, block.memory.get());
+  compat::allow_access(storage);
+  debug_log("[lms] page-in %zu bytes for %s\n", block.size, Operation::label());
+  ++stats_.page_in_count;
+  stats_.page_in_bytes += static_cast<int64_t>(block.size);
+  stats_.resident_bytes.add(static_cast<int64_t>(block.size));
+  stats_.paged_out_bytes.add(-static_cast<int64_t>(block.size));
+}
+
+// ---- the end ----
+
+void Mover::discard(Block& block, bool captured) noexcept {
+  try {
+    const c10::cuda::CUDAGuard guard(device_);
+    if (block.memory && captured && (block.arrived || block.left)) {
+      // A captured stream must not wait for what is outside of its graph.
+      keep_until(block.arrived ? block.arrived : block.left, block, block.home);
+    } else if (block.memory) {
+      const bool ordered = block.home && lasting(*block.home);
+      // The user relies on the order of the stream that was current when the
+      // storage was made, which need not be the one that it was brought back on.
+      if (block.moved_home && ordered) {
+        behind_uses(block, block.home->stream(), false);
+      }
+      for (const EventRef& event : {block.left, block.arrived}) {
+        if (!event) {
+          continue;
+        }
+        const bool waited =
+            ordered && event == block.arrived &&
+            std::find(block.ordered.begin(), block.ordered.end(), block.home->stream()) !=
+                block.ordered.end();
+        if (ordered && !waited) {
+          event->block(block.home->stream());
+        } else if (!ordered) {
+          keep_until(event, block, std::nullopt);
+          break;
+        }
+      }
+    }
+  } catch (const c10::Error&) {
+    // A destructor runs this, and a copy may be in flight: the host waits.
+    (void)cudaGetLastError();
+    (void)cudaDeviceSynchronize();
+    (void)cudaGetLastError();
+  }
+  block.memory.clear();
+  drop_host(block);
+}
+
+void Mover::keep_until(
+    const EventRef& done,
+    Block& block,
+    std::optional<c10::cuda::CUDAStream> home) {
+  limbo_.push_back({std::move(block.memory), rounded(block.size), home, done});
+  limbo_bytes_ += rounded(block.size);
+  block.memory = at::DataPtr();
+}
+
+void Mover::wait_for_limbo() {
+  std::set<EventRef> events;
+  for (const Limbo& entry : limbo_) {
+    events.insert(entry.after);
+  }
+  {
+    const Lock::Pause pause;
+    const c10::cuda::CUDAGuard guard(device_);
+    for (const EventRef& event : events) {
+      if (event) {
+        event->synchronize();
+      }
+    }
+  }
+  for (Limbo& entry : limbo_) {
+    if (events.count(entry.after)) {
+      entry.after.reset();
+    }
+  }
+  collect();
+}
+
+void Mover::collect() {
+  for (auto entry = limbo_.begin(); entry != limbo_.end();) {
+    const bool done = !entry->after || entry->after->done();
+    if (!done && !(entry->home && lasting(*entry->home))) {
+      ++entry;
+      continue;
+    }
+    if (!done) {
+      entry->after->block(entry->home->stream());
+    }
+    limbo_bytes_ -= entry->bytes;
+    entry = limbo_.erase(entry);
+  }
+  while (!retired_.empty() && (!retired_.front().touched || retired_.front().touched->done())) {
+    checker_.give(retired_.front().hash);
+    retired_.pop_front();
+  }
+  if (timelines_.size() > kTimelines) {
+    std::set<const Timeline*> known;
+    registry_.each([&](Block& block) {
+      for (const Use& use : block.uses) {
+        known.insert(use.timeline);
+      }
+    });
+    for (auto line = timelines_.begin(); line != timelines_.end();) {
+      line = known.count(line->second.get()) ? std::next(line) : timelines_.erase(line);
+    }
+  }
+}
+
+size_t Mover::reserve_host(size_t bytes) {
+  const c10::cuda::CUDAGuard guard(device_);
+  return arena_.reserve(bytes);
+}
+
+size_t Mover::trim_host() {
+  while (arena_.oldest()) {
+    wait_for_host();
+  }
+  const c10::cuda::CUDAGuard guard(device_);
+  return arena_.trim();
+}
+
+} // namespace torch::cuda::lms

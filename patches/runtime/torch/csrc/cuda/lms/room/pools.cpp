@@ -1,0 +1,106 @@
+#include <torch/csrc/cuda/lms/room/pools.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace torch::cuda::lms {
+
+void Pools::begin(compat::MempoolId pool, Filter filter, c10::cuda::CUDAStream current) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  active_.push_back({pool, std::move(filter), current, false});
+  any_ = true;
+}
+
+void Pools::end(compat::MempoolId pool) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(
+      active_.begin(), active_.end(), [&](const Active& active) { return active.pool == pool; });
+  if (found != active_.end()) {
+    active_.erase(found);
+  }
+  any_ = !active_.empty();
+}
+
+void Pools::released(compat::MempoolId pool) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  active_.remove_if([&](const Active& active) { return active.pool == pool; });
+  any_ = !active_.empty();
+}
+
+// Whether any stream captures. A capture that is over without an end() has failed: its pool gets
+// no more, and its filter may belong to a graph that is gone.
+bool Pools::look() {
+  const c10::cuda::CUDAGuard guard(device_);
+  bool capturing = false;
+  for (auto active = active_.begin(); active != active_.end();) {
+    const bool now = compat::is_capturing(active->stream.stream());
+    capturing = capturing || now;
+    if (active->captured && !now) {
+      active = active_.erase(active);
+      continue;
+    }
+    active->captured = now;
+    ++active;
+  }
+  any_ = !active_.empty();
+  return capturing;
+}
+
+bool Pools::takes(cudaStream_t stream) {
+  if (!any_) {
+    return false;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  look();
+  return std::any_of(
+      active_.begin(), active_.end(), [&](const Active& active) { return active.filter(stream); });
+}
+
+bool Pools::capturing() {
+  if (!any_) {
+    return false; // a capture allocates from a pool
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return look();
+}
+
+void Pools::given(void* address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_.insert(address);
+  gave_ = true;
+}
+
+void Pools::taken_back(void* address) {
+  if (gave_) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    given_.erase(address);
+  }
+}
+
+bool Pools::owns(void* address) const {
+  if (!gave_) {
+    return false;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (given_.count(address)) {
+    return true;
+  }
+  const auto after = segments_.upper_bound(reinterpret_cast<size_t>(address));
+  return after != segments_.begin() && reinterpret_cast<size_t>(address) < std::prev(after)->second;
+}
+
+void Pools::learn(const compat::cca::SnapshotInfo& snapshot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  segments_.clear();
+  for (const auto& segment : snapshot.segments) {
+    if (segment.device == device_ && segment.owner_private_pool_id != compat::MempoolId{0, 0}) {
+      segments_.emplace(segment.address, segment.address + segment.total_size);
+      gave_ = true;
+    }
+  }
+}
+
+} // namespace torch::cuda::lms

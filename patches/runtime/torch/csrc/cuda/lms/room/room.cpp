@@ -1,0 +1,508 @@
+#include <torch/csrc/cuda/lms/room/room.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/base/log.h>
+#include <torch/csrc/cuda/lms/base/operation.h>
+#include <torch/csrc/cuda/lms/room/neighbours.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_map>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+std::string mib(int64_t bytes) {
+  std::ostringstream text;
+  text.precision(2);
+  text << std::fixed << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  return text.str();
+}
+
+// So many bytes in use, of the automatic limit, call for a look at operators. Until then there is
+// room for whatever runs at that moment, and what no operator is seen to use again is little.
+size_t threshold(size_t limit) {
+  return limit / 20;
+}
+
+} // namespace
+
+Room::Room(
+    c10::DeviceIndex device,
+    const Settings& settings,
+    compat::cca::CUDAAllocator* native,
+    Pools& pools,
+    Registry& registry,
+    Policy& policy,
+    Mover& mover,
+    Stats& stats,
+    Attention& attention)
+    : device_(device),
+      settings_(settings),
+      native_(native),
+      pools_(pools),
+      registry_(registry),
+      policy_(policy),
+      mover_(mover),
+      stats_(stats),
+      attention_(attention),
+      limit_(device, settings, native) {}
+
+// ---- allocations ----
+
+at::DataPtr Room::allocate(size_t bytes) {
+  Operation::current().check();
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
+  if (pools_.takes(stream.stream())) {
+    at::DataPtr memory = native_->allocate(bytes);
+    pools_.given(memory.get());
+    return memory;
+  }
+  Source source = Source::FreeList;
+  const bool managed = bytes >= settings_.size;
+  if (managed || bytes > StatArray::kSmallSize) {
+    const Lock lock;
+    const int victims = make_room(bytes);
+    source = victims == 0   ? Source::FreeList
+             : victims == 1 ? Source::ReclaimOne
+                            : Source::ReclaimFragments;
+  }
+  for (Effort effort = Effort::OneBlock;;) {
+    try {
+      at::DataPtr memory = native_->allocate(bytes);
+      pools_.taken_back(memory.get()); // a pool is gone if its address comes back
+      if (!managed) {
+        return memory;
+      }
+      const Lock lock;
+      served(source);
+      return registry_.own(std::move(memory), bytes, stream);
+    } catch (const c10::OutOfMemoryError& error) {
+      const Lock lock;
+      retry(error, bytes, effort, source);
+    }
+  }
+}
+
+void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
+  Source source = Source::FreeList;
+  for (Effort effort = Effort::OneBlock;;) {
+    try {
+      return native_->raw_alloc_with_stream(bytes, stream);
+    } catch (const c10::OutOfMemoryError& error) {
+      const Lock lock;
+      retry(error, bytes, effort, source);
+    }
+  }
+}
+
+// For a page-in, with the mutex held. The native allocator can wait for the device.
+at::DataPtr Room::obtain(size_t bytes) {
+  make_room(bytes);
+  Source source = Source::FreeList;
+  for (Effort effort = Effort::OneBlock;;) {
+    try {
+      const Lock::Pause pause;
+      return native_->allocate(bytes);
+    } catch (const c10::OutOfMemoryError& error) {
+      retry(error, bytes, effort, source);
+    }
+  }
+}
+
+// ---- page-ins ----
+
+void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
+  const bool captured = pools_.capturing();
+  for (;;) {
+    if (block.state.is(State::PagedOut)) {
+      fetch(block, captured);
+    } else if (block.state.is(State::PagingIn) && !block.on_device()) {
+      Lock::wait(); // another thread is getting memory for it
+      continue;
+    }
+    break;
+  }
+  mover_.cancel_page_out(block);
+  mover_.order(block, stream.stream(), captured);
+  if (block.failed && block.owner) {
+    auto storage = block.owner->lock();
+    if (storage) {
+      compat::allow_access(*storage);
+    }
+    block.failed = false;
+    Lock::drop_later(std::move(storage));
+  }
+  if (captured && !block.stays.has(Reason::Graph)) {
+    // The graph replays this address, and may write where no operator shows it.
+    const compat::RelaxedCapture relaxed;
+    registry_.stay(block, Reason::Graph);
+    mover_.wrote(block);
+  }
+}
+
+void Room::fetch(Block& block, bool captured) {
+  TORCH_CHECK(
+      !captured,
+      "LMS: a storage of ",
+      block.size,
+      " bytes is in host memory while a CUDA graph is captured, where nothing can be paged in. "
+      "Hold it with torch.cuda.lms.resident(...) before the capture, or capture with LMS off.");
+  constexpr const char* kGone =
+      "LMS: the memory of a paged-out storage was given to another one (set_data_ptr)";
+  auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
+  TORCH_CHECK(storage && Registry::block_of(*storage) == &block, kGone);
+  const c10::cuda::CUDAGuard guard(device_);
+  if (!block.home || compat::is_external(*block.home)) {
+    // Unknown, or a stream that the user may have destroyed.
+    block.home = c10::cuda::getCurrentCUDAStream(device_);
+    block.moved_home = true;
+  }
+  const c10::cuda::CUDAStreamGuard stream_guard(*block.home);
+  // Others who need it wait from now on.
+  block.state.to(State::PagingIn);
+  try {
+    at::DataPtr memory = obtain(block.size);
+    TORCH_CHECK(!block.state.is(State::Freed) && Registry::block_of(*storage) == &block, kGone);
+    mover_.page_in(block, *storage, std::move(memory));
+  } catch (...) {
+    if (block.state.is(State::PagingIn)) {
+      block.state.to(State::PagedOut);
+    }
+    Lock::notify();
+    Lock::drop_later(std::move(storage));
+    throw;
+  }
+  Lock::notify();
+  Lock::drop_later(std::move(storage));
+}
+
+// ---- page-outs ----
+
+// Busy and Unfinished are over when it returns them: whoever asked looks for a victim again,
+// because the block may be gone.
+Mover::Outcome Room::page_out(Block& block) {
+  policy_.remove(block);
+  const Mover::Outcome outcome = mover_.page_out(block);
+  switch (outcome) {
+    case Mover::Outcome::Failed:
+      registry_.offer(block);
+      break;
+    case Mover::Outcome::Busy:
+      registry_.offer(block);
+      mover_.wait_for_host();
+      break;
+    case Mover::Outcome::Unfinished:
+      registry_.offer(block);
+      mover_.finish_collectives();
+      break;
+    default:
+      break;
+  }
+  return outcome;
+}
+
+size_t Room::reclaim(size_t wanted) {
+  attention_.begin();
+  if (pools_.capturing() || !attention_.settled()) {
+    return 0;
+  }
+  size_t bytes = 0;
+  while (bytes < wanted) {
+    Block* const victim = policy_.victim(wanted - bytes);
+    if (!victim) {
+      break;
+    }
+    const size_t size = victim->size;
+    const Mover::Outcome outcome = page_out(*victim);
+    if (outcome == Mover::Outcome::Failed) {
+      break;
+    }
+    if (outcome == Mover::Outcome::Moved) {
+      bytes += size;
+    }
+  }
+  return bytes;
+}
+
+// Pages out until the request fits under the limit, or nothing idle is left;
+// returns how many blocks were paged out. The limit is soft.
+int Room::make_room(size_t bytes) {
+  if (pools_.capturing()) {
+    return 0;
+  }
+  mover_.collect();
+  mover_.report_caught();
+  if (settings_.stress) {
+    reclaim();
+  }
+  const size_t request = rounded(bytes);
+  limit_.allocated(request);
+  int count = 0;
+  for (;;) {
+    const size_t limit = limit_.bytes();
+    const size_t used = in_use();
+    if (attention_.counting() && used + request > threshold(limit)) {
+      attention_.begin();
+    }
+    if (used + request <= limit) {
+      if (used + request > limit - limit / 8) {
+        mover_.prepare(); // so that the first page-out finds what it needs
+      }
+      return count;
+    }
+    Block* const victim = attention_.settled() ? policy_.victim(used + request - limit) : nullptr;
+    if (!victim) {
+      return count;
+    }
+    const Mover::Outcome outcome = page_out(*victim);
+    if (outcome == Mover::Outcome::Failed) {
+      return count; // the next one would fail, too
+    }
+    count += outcome == Mover::Outcome::Moved;
+  }
+}
+
+// After the native allocator failed: makes the next effort that frees something, in an order in
+// which each frees more and costs more. False when none is left.
+bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
+  ++stats_.out_of_memory_retries;
+  if (pools_.capturing()) {
+    return false;
+  }
+  attention_.begin();
+  if (!attention_.settled()) {
+    effort = std::max(effort, Effort::Cache); // nothing may be paged out
+  }
+  if (effort == Effort::OneBlock && settings_.limit == 0) {
+    limit_.look();
+    if (allocated_bytes() + rounded(bytes) <= limit_.bytes()) {
+      limit_.failed();
+    }
+  }
+  for (;;) {
+    const Effort now = effort;
+    effort = static_cast<Effort>(static_cast<int>(effort) + (now != Effort::None));
+    switch (now) {
+      case Effort::OneBlock: // that is large enough
+        while (Block* const victim = policy_.fitting(rounded(bytes))) {
+          const Mover::Outcome outcome = page_out(*victim);
+          if (outcome == Mover::Outcome::Moved) {
+            source = Source::ReclaimOne;
+            return true;
+          }
+          if (outcome == Mover::Outcome::Failed) {
+            break;
+          }
+        }
+        break;
+      case Effort::Neighbours: // several that lie side by side
+        if (reclaim_neighbours(rounded(bytes))) {
+          source = Source::ReclaimFragments;
+          return true;
+        }
+        break;
+      case Effort::Bytes: // so many, wherever they lie
+        if (reclaim(bytes) > 0) {
+          source = Source::ReclaimFragments;
+          return true;
+        }
+        break;
+      case Effort::Everything:
+        if (reclaim() > 0) {
+          source = Source::ReclaimAll;
+          return true;
+        }
+        break;
+      case Effort::Limbo: // what is paged out already, but not given back
+        if (mover_.limbo_bytes() > 0) {
+          mover_.wait_for_limbo();
+          source = Source::ReclaimAll;
+          return true;
+        }
+        break;
+      case Effort::Cache: // of free memory, which may be split between segments of the wrong sizes
+        mover_.synchronize();
+        empty_cache();
+        source = Source::CudaMallocRetry;
+        return true;
+      case Effort::None:
+        return false;
+    }
+  }
+}
+
+void Room::empty_cache() {
+  const Lock::Pause pause;
+  const c10::cuda::CUDAGuard guard(device_);
+  native_->emptyCache();
+}
+
+bool Room::reclaim_neighbours(size_t bytes) {
+  for (;;) {
+    std::unordered_map<size_t, Block*> idle; // by address
+    registry_.each([&](Block& block) {
+      // The native allocator keeps memory back that other streams were told of.
+      const bool shared = std::any_of(
+          block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
+      if (block.idle && !shared) {
+        idle.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
+      }
+    });
+    const auto snapshot = compat::snapshot(*native_);
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
+    bool moved = false;
+    bool again = false;
+    for (Block* const block : neighbours(snapshot.segments, device_, stream, bytes, idle)) {
+      const Mover::Outcome outcome = page_out(*block);
+      moved = moved || outcome == Mover::Outcome::Moved;
+      again = outcome == Mover::Outcome::Busy || outcome == Mover::Outcome::Unfinished;
+      if (again) {
+        break; // the others may be gone
+      }
+    }
+    if (!again) {
+      return moved;
+    }
+  }
+}
+
+void Room::retry(const c10::OutOfMemoryError& error, size_t bytes, Effort& effort, Source& source) {
+  if (free_some(bytes, effort, source)) {
+    return;
+  }
+  Operation& operation = Operation::current();
+  debug_log("[lms] out of memory: %zu bytes for %s\n", bytes, Operation::label());
+  operation.refuse(device_, bytes);
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, error.what_without_backtrace(), " ", account(bytes, operation.name));
+}
+
+// ---- numbers ----
+
+size_t Room::allocated_bytes() {
+  const auto stats = native_->getDeviceStats(device_);
+  device_allocs_ = stats.num_device_alloc;
+  return static_cast<size_t>(stats.allocated_bytes[0].current);
+}
+
+// The user's limit is for the storages that LMS manages. The automatic one is
+// what the device has, for everything.
+size_t Room::in_use() {
+  if (settings_.limit) {
+    return static_cast<size_t>(stats_.resident_bytes.current);
+  }
+  const size_t allocated = allocated_bytes();
+  return allocated - std::min(allocated, mover_.limbo_bytes());
+}
+
+Room::Free Room::free_bytes() {
+  const auto stats = native_->getDeviceStats(device_);
+  // Not 0, which would ask for what the device has free besides.
+  size_t largest = 1;
+  native_->cacheInfo(device_, &largest);
+  const int64_t all = stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;
+  return {all, largest > 1 ? static_cast<int64_t>(largest) : 0};
+}
+
+void Room::served(Source source) {
+  const int64_t before = device_allocs_;
+  if (source == Source::FreeList) {
+    allocated_bytes();
+    if (device_allocs_ > before) {
+      source = Source::CudaMalloc;
+    }
+  }
+  ++stats_.alloc_distribution[static_cast<size_t>(source)];
+  if (device_allocs_ > before && settings_.limit == 0 && !attention_.counting() &&
+      !pools_.capturing()) {
+    keep_spare();
+  }
+}
+
+// The native allocator has taken memory from the device. What is not PyTorch's needs some, too, and
+// nobody tries again for it.
+void Room::keep_spare() {
+  limit_.look();
+  if (limit_.free() < limit_.spare() && free_bytes().all > 0) {
+    limit_.failed();
+    empty_cache();
+  }
+}
+
+void Room::went_on(size_t bytes, const char* op) {
+  {
+    const Lock lock;
+    ++stats_.out_of_memory_caught;
+  }
+  TORCH_WARN_ONCE(
+      "Large Model Support (LMS): ",
+      op ? op : "an operator",
+      " went on without ",
+      mib(static_cast<int64_t>(bytes)),
+      " that it asked for, and may have used another algorithm, whose results can differ in their"
+      " last bits. What is free lies in pieces, or the limit is too low for it: try the allocator's"
+      " setting expandable_segments:True, or a higher limit. This is said once;"
+      " torch.cuda.lms.stats()[\"out_of_memory_caught\"] counts.");
+}
+
+void Room::operator_failed(const char* op) {
+  try {
+    size_t free = 0;
+    size_t spare = 0;
+    {
+      const Lock lock;
+      if (pools_.capturing()) {
+        return;
+      }
+      limit_.look();
+      free = limit_.free();
+      spare = limit_.spare();
+      if (free >= spare) {
+        return;
+      }
+      reclaim(spare - free);
+      mover_.synchronize();
+      empty_cache();
+      limit_.look();
+    }
+    TORCH_WARN(
+        "Large Model Support (LMS): ",
+        op ? op : "an operator",
+        " failed while the device had ",
+        mib(static_cast<int64_t>(free)),
+        " free for what is not PyTorch's memory, such as the handles and kernels of cuBLAS, cuDNN"
+        " and NCCL. LMS has made room for them: what failed can be tried again.");
+  } catch (const std::exception&) {
+    (void)cudaGetLastError(); // the operator's own error says more
+  }
+}
+
+std::string Room::account(size_t bytes, const char* op) const {
+  std::ostringstream text;
+  text << "Large Model Support (LMS) could not make room: ";
+  if (op && *op) {
+    text << op << " asked for ";
+  } else {
+    text << "the request is ";
+  }
+  text << mib(static_cast<int64_t>(bytes)) << "; limit "
+       << mib(static_cast<int64_t>(limit_.known())) << (settings_.limit ? "" : " (automatic)")
+       << ", resident " << mib(stats_.resident_bytes.current) << ", of these pinned by operators "
+       << mib(stats_.pinned_bytes.stats[0].current) << " and held "
+       << mib(stats_.held_bytes.current) << ", paged out " << mib(stats_.paged_out_bytes.current)
+       << ", host memory " << mib(mover_.arena().pinned().current) << '.';
+  if (!attention_.settled()) {
+    text << " Nothing is paged out until the operators have ended that began before LMS had to"
+            " look at them.";
+  }
+  if (!mover_.trouble().empty()) {
+    text << " The last page-out failed: " << mover_.trouble();
+  }
+  return text.str();
+}
+
+} // namespace torch::cuda::lms

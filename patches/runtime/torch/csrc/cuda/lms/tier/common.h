@@ -1,0 +1,48 @@
+#pragma once
+
+// What the tiers of all releases do alike.
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/device/runtime.h>
+
+#include <c10/cuda/CUDAFunctions.h>
+
+namespace torch::cuda::lms {
+
+// The pager to ask for memory on the current device, or null: LMS is off, or
+// this is the native allocator's own affair (a callback under the mutex), or a
+// child process, which has no device.
+inline Pager* current_pager() {
+  Runtime& runtime = Runtime::get();
+  if (!runtime.settings.enabled || Lock::held() || Lock::forked()) {
+    return nullptr;
+  }
+  return &runtime.pager(c10::cuda::current_device());
+}
+
+// A stream uses memory; false when it is not the pager's.
+inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (data.get_deleter() != &Registry::deleter) {
+    return false;
+  }
+  const Lock lock;
+  auto& block = *static_cast<Block*>(data.get_context());
+  block.pager.mover.record_stream(block, stream);
+  return true;
+}
+
+// Memory that is cached on the host goes back to the system with the device's.
+inline void trim_host() {
+  const Lock lock;
+  Runtime::get().each([](Pager& pager) { pager.mover.trim_host(); });
+}
+
+// The native allocator's share of the device is another one now.
+inline void fraction_changed(c10::DeviceIndex device) {
+  const Lock lock;
+  if (Pager* const pager = Runtime::get().find(device)) {
+    pager->room.limit().forget();
+  }
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,93 @@
+#include <torch/csrc/cuda/lms/tier/tier.h>
+
+#include <torch/csrc/cuda/lms/guard/guard.h>
+#include <torch/csrc/cuda/lms/guard/watch.h>
+#include <torch/csrc/cuda/lms/tier/common.h>
+
+namespace torch::cuda::lms {
+
+compat::cca::CUDAAllocator* Tier::install() {
+  compat::cca::CUDAAllocator* const allocator = compat::cca::get();
+  TORCH_CHECK(
+      allocator && allocator->name() == "native",
+      "LMS needs PyTorch's native CUDA caching allocator, and the one in use is ",
+      allocator ? allocator->name() : "none",
+      ". Unset PYTORCH_CUDA_ALLOC_CONF=backend:... and do not change the current allocator.");
+  // Never destroyed: storages keep a pointer to their allocator.
+  auto* const tier = new Tier(allocator);
+  compat::cca::allocator.store(tier);
+  // Storages remember the allocator to resize with, and newer versions of
+  // PyTorch find the caching allocator here.
+  c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
+  return allocator;
+}
+
+c10::DataPtr Tier::allocate(size_t bytes) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->room.allocate(bytes) : target_->allocate(bytes);
+}
+
+// Whether context and deleter are all that there is to know of it: a copy-on-write storage takes
+// them over.
+bool Tier::is_simple_data_ptr(const c10::DataPtr& data) const {
+  return data.get_deleter() == &Registry::deleter || target_->is_simple_data_ptr(data);
+}
+
+void* Tier::raw_alloc(size_t bytes) {
+  if (bytes == 0) {
+    return target_->raw_alloc(bytes);
+  }
+  Pager* const pager = current_pager();
+  if (!pager) {
+    return target_->raw_alloc(bytes);
+  }
+  return pager->room.allocate_raw(bytes, c10::cuda::getCurrentCUDAStream());
+}
+
+void* Tier::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->room.allocate_raw(bytes, stream)
+               : target_->raw_alloc_with_stream(bytes, stream);
+}
+
+void Tier::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  if (!record_managed(data, stream)) {
+    target_->recordStream(data, stream);
+  }
+}
+
+void Tier::cache_emptied() {
+  trim_host();
+}
+
+void Tier::setMemoryFraction(double fraction, c10::DeviceIndex device) {
+  target_->setMemoryFraction(fraction, device);
+  fraction_changed(device);
+}
+
+void Tier::beginAllocateToPool(
+    c10::DeviceIndex device,
+    compat::MempoolId pool,
+    std::function<bool(cudaStream_t)> filter) {
+  target_->beginAllocateToPool(device, pool, filter);
+  const Lock lock;
+  Watch::get().begin(); // a graph replays what its operators used
+  Pager& pager = Runtime::get().pager(device);
+  pager.pools.begin(pool, std::move(filter), c10::cuda::getCurrentCUDAStream(device));
+  Guard::keep_pinned(pager);
+}
+
+void Tier::endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) {
+  target_->endAllocateToPool(device, pool);
+  Runtime::get().pager(device).pools.end(pool);
+}
+
+void Tier::releasePool(c10::DeviceIndex device, compat::MempoolId pool) {
+  target_->releasePool(device, pool);
+  // Graphs share pools: one that goes does not end what another has begun.
+  if (target_->getPoolUseCount(device, pool) == 0) {
+    Runtime::get().pager(device).pools.released(pool);
+  }
+}
+
+} // namespace torch::cuda::lms

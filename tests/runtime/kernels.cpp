@@ -1,0 +1,122 @@
+// The release check's C interface for tests. Each function that can fail returns a negative
+// number then, and error() says why.
+#include <dlfcn.h>
+
+namespace {
+bool hide = false;
+void* find_library(const char* name, int flags) {
+  return hide ? nullptr : dlopen(name, flags);
+}
+} // namespace
+
+#define dlopen find_library
+#include <torch/csrc/cuda/lms/kernel/library.cpp>
+#undef dlopen
+
+#include <torch/csrc/cuda/lms/kernel/cache.cpp>
+#include <torch/csrc/cuda/lms/kernel/checker.cpp>
+#include <torch/csrc/cuda/lms/kernel/checksum.cpp>
+#include <torch/csrc/cuda/lms/kernel/module.cpp>
+
+using namespace torch::cuda::lms;
+
+namespace {
+
+std::string failure;
+
+template <typename Work>
+int64_t attempt(Work work) {
+  try {
+    return static_cast<int64_t>(work());
+  } catch (const c10::Error& error) {
+    failure = error.what_without_backtrace();
+    return -1;
+  }
+}
+
+} // namespace
+
+extern "C" {
+
+const char* error() {
+  return failure.c_str();
+}
+
+void hide_libraries(bool hidden) {
+  hide = hidden;
+}
+
+// As in a process that has compiled nothing yet.
+void forget_images() {
+  loaded().clear();
+}
+
+int64_t target_of(int capability) {
+  return attempt([&] {
+    const Library library;
+    const Target chosen = target(library, capability);
+    failure = chosen.name();
+    return 0;
+  });
+}
+
+Checker* checker_new(int device) {
+  return new Checker(static_cast<c10::DeviceIndex>(device));
+}
+
+void checker_delete(Checker* checker) {
+  delete checker;
+}
+
+bool checker_available(Checker* checker) {
+  return checker->available();
+}
+
+const char* checker_why(Checker* checker) {
+  return checker->why().c_str();
+}
+
+int64_t checker_take(Checker* checker) {
+  return attempt([&] { return checker->take(); });
+}
+
+void checker_give(Checker* checker, uint32_t slot) {
+  checker->give(slot);
+}
+
+int64_t
+checker_hash(Checker* checker, uint32_t slot, const void* data, size_t bytes, cudaStream_t stream) {
+  return attempt([&] {
+    checker->hash(slot, data, bytes, stream);
+    return 0;
+  });
+}
+
+int64_t checker_check(
+    Checker* checker,
+    uint32_t slot,
+    const void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count,
+    cudaStream_t stream) {
+  return attempt([&] {
+    HostBuffer host;
+    for (size_t i = 0; i < count; ++i) {
+      host.add(parts[i], sizes[i]);
+    }
+    checker->check(slot, data, bytes, host, stream);
+    return 0;
+  });
+}
+
+uint64_t checker_caught(Checker* checker) {
+  return checker->caught();
+}
+
+uint32_t checker_last_caught(Checker* checker) {
+  return checker->last_caught();
+}
+
+} // extern "C"

@@ -1,0 +1,117 @@
+"""What no operator shows is written to memory that is about to be given up."""
+
+import warnings
+
+import pytest
+import torch
+from past import write_unseen
+from releases import since
+from tensors import evict, is_resident, managed, pattern, stat
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def resident_source(start):
+    """Stays, so that to read its address is allowed."""
+    source = managed(pattern(1, start=start))
+    torch.cuda.lms.exclude(source)
+    return source
+
+
+def test_a_write_to_a_clean_block_is_kept():
+    y = managed(torch.zeros_like(pattern(1)))
+    evict()
+    y.sum()  # on the device again, and its host copy is true
+    write_unseen(y, resident_source(7))
+    evict()
+    assert not is_resident(y)
+    assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
+
+
+def test_a_write_to_a_dirty_block_is_kept(device):
+    other = managed(pattern(1))
+    evict()  # under pressure from here
+    assert not is_resident(other)
+    source = resident_source(7)
+    y = torch.zeros_like(source)
+    y.add_(1)  # changed, and its last use that was seen is marked
+    write_unseen(y, source)
+    evict()
+    # The copy to the host did not wait for the write. What it read is not believed.
+    device.clear_races()
+    assert not is_resident(y)
+    assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
+
+
+def test_a_write_on_another_stream_that_used_the_block(device):
+    other = managed(pattern(1))
+    evict()
+    assert not is_resident(other)
+    source = resident_source(7)
+    y = torch.zeros_like(source)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y.add_(1)
+        write_unseen(y, source)
+    evict()
+    device.clear_races()
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
+
+
+@pytest.mark.parametrize("offset", [0, 1 << 17, (1 << 18) - 1])
+def test_one_number_is_enough(offset):
+    y = managed(pattern(1))
+    evict()
+    y.sum()
+    source = torch.full((1,), 3.5, device="cuda")
+    torch.cuda.lms.exclude(source)
+    write_unseen(y[offset : offset + 1], source)
+    evict()
+    expected = pattern(1, device="cpu")
+    expected[offset] = 3.5
+    assert torch.equal(y.cpu(), expected)
+
+
+def test_again_and_again():
+    y = managed(pattern(1))
+    for round_ in range(5):
+        evict()
+        assert torch.equal(y.cpu(), pattern(1, start=round_, device="cpu"))
+        write_unseen(y, resident_source(round_ + 1))
+        torch.cuda.lms.release(y)
+
+
+@since((2, 0), "writes that no operator shows: the seam and the hooks see every access")
+def test_it_is_counted():
+    before = stat("release_caught")
+    y = managed(pattern(1))
+    evict()
+    y.sum()
+    evict()
+    torch.cuda.synchronize()
+    assert stat("release_caught") == before, "nothing was written"
+    y.sum()
+    write_unseen(y, resident_source(7))
+    evict()
+    torch.cuda.synchronize()
+    assert stat("release_caught") == before + 1
+    assert "where no operator showed it" in torch.cuda.lms.explain()
+
+
+def test_without_kernels(device):
+    """Then everything is copied, behind all that is queued."""
+    device.fault("cuModuleGetFunction", 1, 999, True)
+    y = managed(torch.zeros_like(pattern(1)))
+    evict()
+    y.sum()
+    write_unseen(y, resident_source(7))
+    evict()
+    assert device.races() == []
+    assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
