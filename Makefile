@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel conda test cross matrix nightly mutants sanitizers in-tree lint format clean
+.PHONY: help wheel conda test cross matrix nightly oracle mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; 
 
 nightly: $(VENV)/.installed-dev ## Run PROGRAMS random programs (10000) on each of three tags: hours
 	$(BIN)/python ci/torch_tests.py --programs $(PROGRAMS)
+
+oracle: $(VENV)/.installed-dev ## Run PyTorch's own tests with everything idle paged out (ARGS="--sample 1 test_optim")
+	$(BIN)/python ci/oracle.py $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## Plant bugs in the runtime; LMS_PYTHON has a disposable LMS torch
 	$(BIN)/python ci/mutants.py $(LMS_PYTHON)
