@@ -208,7 +208,8 @@ class Tools:
         found = [*folders, system, *sorted(path.parent for path in system.glob("*/lib*.so.3"))]
         path = ":".join(dict.fromkeys(map(str, found)))
         command = [*self._emulated(), "-E", f"LD_LIBRARY_PATH={path}", str(program)]
-        environment = os.environ | {"SIMCUDA_DEVICES": "1", "SIMCUDA_MIB": "64"}
+        environment = self._environment(program.parent)  # the device compiles kernels
+        environment |= {"SIMCUDA_DEVICES": "1", "SIMCUDA_MIB": "64"}
         return subprocess.run(command, env=environment, timeout=SECONDS).returncode
 
     def _emulated(self) -> list[str]:
