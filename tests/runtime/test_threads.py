@@ -314,6 +314,79 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
     assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
 
 
+class Ask:
+    """What asks the native allocator about GPU 0, whose mutex another thread has."""
+
+    def stats(self, x):
+        torch.cuda.lms.stats(0)
+
+    def allocate(self, x):
+        torch.empty(MIB, dtype=torch.uint8, device="cuda")
+
+    def page_in(self, x):
+        x.add_(0)
+
+    def page_out(self, x):
+        torch.cuda.reclaim_inactive()
+
+    def record_stream(self, x):
+        x.record_stream(torch.cuda.Stream())
+
+    def free(self, x):
+        x.set_()
+
+
+@since((2, 0), "class of allocators")
+@pytest.mark.parametrize("question", [name for name in vars(Ask) if not name.startswith("_")])
+def test_who_waits_for_the_native_allocator_keeps_nobody_from_another_gpu(device, question):
+    x, y = managed(pattern(1)), managed(pattern(1).to("cuda:1"))
+    evict()
+    if question != "page_in":
+        x.add_(0)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.empty(MIB, dtype=torch.uint8, device="cuda")  # a segment to give back
+    asks, moves = threading.Event(), threading.Event()
+    errors = []
+
+    def run(function):
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    def ask():
+        with torch.cuda.device(0):
+            asks.set()
+            getattr(Ask(), question)(x)
+
+    def page():
+        for _ in range(3):
+            y.add_(1)
+            torch.cuda.lms.stats(1)
+        moves.set()
+
+    device.hold("cudaFree", device=0)
+    threads = [threading.Thread(target=run, args=(f,)) for f in (torch.cuda.empty_cache, ask, page)]
+    threads[0].start()
+    deadline = time.monotonic() + 30
+    while not device.waiting("cudaFree") and time.monotonic() < deadline:
+        time.sleep(0.001)
+    waited = device.waiting("cudaFree")
+    threads[1].start()
+    asks.wait()
+    time.sleep(0.1)  # it gets as far as it can
+    threads[2].start()
+    moved = moves.wait(20)
+    device.release()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert waited == 1
+    assert moved, "the thread on the other GPU waited, too"
+    assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
+
+
 def forked(device, seconds):
     import os
     import signal

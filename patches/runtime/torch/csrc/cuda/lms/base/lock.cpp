@@ -1,6 +1,7 @@
 #include <torch/csrc/cuda/lms/base/lock.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -16,6 +17,8 @@ struct Later {
   void* context;
 };
 
+using Memory = c10::SmallVector<at::DataPtr, 2>;
+
 // pthread's own, because std::condition_variable needs a newer libstdc++ than the
 // oldest wheels' systems have.
 struct Shared {
@@ -23,6 +26,7 @@ struct Shared {
   pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
   std::vector<Later> later;
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+  Memory memory;
 };
 
 thread_local bool t_held = false;
@@ -86,22 +90,29 @@ Lock::~Lock() {
   }
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
   storages.swap(s.storages);
+  const Memory memory = std::move(s.memory);
+  s.memory.clear();
   give();
   // Only now: what is dropped may be a storage's last reference but that of its
-  // Python object, which takes the GIL.
+  // Python object, which takes the GIL; and memory takes the native allocator's mutex.
 }
 
 bool Lock::held() {
   return t_held;
 }
 
-Lock::Pause::Pause() {
-  TORCH_INTERNAL_ASSERT(t_held);
-  give();
+Lock::Pause::Pause() : held_(t_held) {
+  if (held_) {
+    const Memory memory = std::move(shared().memory);
+    shared().memory.clear();
+    give();
+  }
 }
 
 Lock::Pause::~Pause() {
-  take();
+  if (held_) {
+    take();
+  }
 }
 
 void Lock::wait() {
@@ -122,6 +133,12 @@ void Lock::later(void (*function)(void*), void* context) {
 void Lock::drop_later(c10::intrusive_ptr<c10::StorageImpl> storage) {
   if (storage) {
     shared().storages.push_back(std::move(storage));
+  }
+}
+
+void Lock::drop_later(at::DataPtr memory) {
+  if (memory) {
+    shared().memory.push_back(std::move(memory));
   }
 }
 

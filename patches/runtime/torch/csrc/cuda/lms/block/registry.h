@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/base/native.h>
 #include <torch/csrc/cuda/lms/base/stats.h>
 #include <torch/csrc/cuda/lms/block/block.h>
 #include <torch/csrc/cuda/lms/block/policy.h>
@@ -25,15 +26,10 @@ class Registry {
     ~Listener() = default;
   };
 
-  Registry(
-      Pager& pager,
-      Listener& listener,
-      compat::cca::CUDAAllocator* native,
-      Policy& policy,
-      Stats& stats)
+  Registry(Pager& pager, Listener& listener, const Native& native, Policy& policy, Stats& stats)
       : pager_(pager),
         listener_(listener),
-        native_deleter_(native->raw_deleter()),
+        native_deleter_(native.deleter()),
         policy_(policy),
         stats_(stats) {}
   Registry(const Registry&) = delete;
@@ -92,6 +88,23 @@ class Registry {
   Policy& policy_;
   Stats& stats_;
   std::unordered_set<Block*> blocks_;
+};
+
+// Keeps a block where it is for a scope, as an operator does: the mutex may be paused in it.
+class Stay {
+ public:
+  Stay(Registry& registry, Block& block) : registry_(registry), block_(block) {
+    registry_.stay(block_, Reason::Operator);
+  }
+  ~Stay() {
+    registry_.leave(block_, Reason::Operator);
+  }
+  Stay(const Stay&) = delete;
+  Stay& operator=(const Stay&) = delete;
+
+ private:
+  Registry& registry_;
+  Block& block_;
 };
 
 } // namespace torch::cuda::lms

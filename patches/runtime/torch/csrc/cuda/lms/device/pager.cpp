@@ -44,9 +44,9 @@ Pager::Pager(
     Attention& attention)
     : device(device),
       pools(device),
-      registry(*this, *this, native, policy, stats),
-      mover(device, settings, native, registry, stats),
-      room(device, settings, native, pools, registry, policy, mover, stats, attention),
+      registry(*this, *this, Native(native), policy, stats),
+      mover(device, settings, Native(native), registry, stats),
+      room(device, settings, Native(native), pools, registry, policy, mover, stats, attention),
       native_(native) {}
 
 Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
@@ -140,7 +140,7 @@ void Pager::bring_all() {
 void Pager::enabled() {
   mover.synchronize();
   // What pools allocated while nobody looked, perhaps for a graph, is theirs.
-  pools.learn(compat::snapshot(*native_));
+  pools.learn(native_.snapshot());
 }
 
 void Pager::died(Block* block) noexcept {

@@ -66,7 +66,7 @@ class Pager : private Registry::Listener {
  private:
   void died(Block* block) noexcept override;
 
-  compat::cca::CUDAAllocator* const native_;
+  const Native native_;
 };
 
 } // namespace torch::cuda::lms

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 namespace torch::cuda::lms {
 
@@ -33,7 +34,7 @@ bool lasting(c10::cuda::CUDAStream stream) {
 Mover::Mover(
     c10::DeviceIndex device,
     const Settings& settings,
-    compat::cca::CUDAAllocator* native,
+    const Native& native,
     Registry& registry,
     Stats& stats)
     : device_(device),
@@ -66,17 +67,18 @@ void Mover::used(Block& block, Timeline& timeline, uint64_t position) {
 }
 
 void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
-  if (block.memory) {
-    native_->recordStream(block.memory, stream);
-  }
   Timeline& line = timeline(stream);
-  for (Use& use : block.uses) {
-    if (use.timeline == &line) {
-      use.recorded = true;
-      return;
-    }
+  const auto known = std::find_if(
+      block.uses.begin(), block.uses.end(), [&](const Use& use) { return use.timeline == &line; });
+  if (known != block.uses.end()) {
+    known->recorded = true;
+  } else {
+    block.uses.push_back({&line, 0, true});
   }
-  block.uses.push_back({&line, 0, true});
+  if (block.memory) {
+    const Stay stay(registry_, block);
+    native_.record_stream(block.memory, stream);
+  }
 }
 
 void Mover::order(Block& block, cudaStream_t stream, bool captured) {
@@ -286,7 +288,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
     return false;
   }
   if (ordered) {
-    block.memory.clear();
+    Lock::drop_later(std::exchange(block.memory, at::DataPtr()));
   } else {
     keep_until(done, block, std::nullopt);
   }
@@ -384,7 +386,14 @@ void Mover::report_caught() {
 
 // ---- to the device ----
 
-void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr memory) {
+void Mover::share(const Block& block, const at::DataPtr& memory) {
+  // By number: others can add streams meanwhile, and take none away.
+  for (size_t i = 0; i < block.uses.size(); ++i) {
+    native_.record_stream(memory, block.uses[i].timeline->stream());
+  }
+}
+
+void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory) {
   const c10::cuda::CUDAGuard guard(device_);
   try {
     // The memory's last user may still be running on the home stream.
@@ -403,9 +412,6 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr memory)
     throw;
   }
   block.host.touched = block.arrived;
-  for (const Use& use : block.uses) {
-    native_->recordStream(memory, use.timeline->stream());
-  }
   block.memory = std::move(memory);
   block.ordered.clear();
   Registry::place(block, storage, block.memory.get());
@@ -454,7 +460,7 @@ void Mover::discard(Block& block, bool captured) noexcept {
     (void)cudaDeviceSynchronize();
     (void)cudaGetLastError();
   }
-  block.memory.clear();
+  Lock::drop_later(std::exchange(block.memory, at::DataPtr()));
   drop_host(block);
 }
 
@@ -462,9 +468,8 @@ void Mover::keep_until(
     const EventRef& done,
     Block& block,
     std::optional<c10::cuda::CUDAStream> home) {
-  limbo_.push_back({std::move(block.memory), rounded(block.size), home, done});
+  limbo_.push_back({std::exchange(block.memory, at::DataPtr()), rounded(block.size), home, done});
   limbo_bytes_ += rounded(block.size);
-  block.memory = at::DataPtr();
 }
 
 void Mover::wait_for_limbo() {
@@ -500,6 +505,7 @@ void Mover::collect() {
       entry->after->block(entry->home->stream());
     }
     limbo_bytes_ -= entry->bytes;
+    Lock::drop_later(std::move(entry->memory));
     entry = limbo_.erase(entry);
   }
   while (!retired_.empty() && (!retired_.front().touched || retired_.front().touched->done())) {

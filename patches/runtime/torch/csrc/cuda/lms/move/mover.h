@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/base/native.h>
 #include <torch/csrc/cuda/lms/base/settings.h>
 #include <torch/csrc/cuda/lms/base/stats.h>
 #include <torch/csrc/cuda/lms/block/registry.h>
@@ -24,7 +25,7 @@ class Mover {
   Mover(
       c10::DeviceIndex device,
       const Settings& settings,
-      compat::cca::CUDAAllocator* native,
+      const Native& native,
       Registry& registry,
       Stats& stats);
   Mover(const Mover&) = delete;
@@ -36,6 +37,7 @@ class Mover {
 
   // An operator's use of a block, at a position on its stream.
   static void used(Block& block, Timeline& timeline, uint64_t position);
+  // A stream uses the block in ways that no operator shows. Pauses the mutex.
   void record_stream(Block& block, c10::cuda::CUDAStream stream);
 
   // The stream waits for the block's arrival; in a capture the host does.
@@ -82,9 +84,13 @@ class Mover {
 
   // ---- to the device ----
 
-  // Begins a copy into new memory. The block is PagingIn before, and until order() is called after
-  // it. Throws c10::Error; the block is paged out then.
-  void page_in(Block& block, c10::StorageImpl& storage, at::DataPtr memory);
+  // Tells the native allocator which other streams use the block that new memory is for. The block
+  // is PagingIn. Pauses the mutex.
+  void share(const Block& block, const at::DataPtr& memory);
+
+  // Begins a copy into the memory. The block is PagingIn before, and until order() is called after
+  // it. Throws c10::Error; the block is paged out then, and the memory is the caller's.
+  void page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory);
 
   // ---- the end ----
 
@@ -179,7 +185,7 @@ class Mover {
 
   const c10::DeviceIndex device_;
   const Settings& settings_;
-  compat::cca::CUDAAllocator* const native_;
+  const Native native_;
   Registry& registry_;
   Stats& stats_;
 

@@ -21,10 +21,10 @@ size_t Limit::bytes() {
 
 void Limit::look() {
   const c10::cuda::CUDAGuard guard(device_);
+  const auto reserved = static_cast<size_t>(native_.stats(device_).reserved_bytes[0].current);
+  const double share = native_.fraction(device_);
   size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free_, &total));
-  const auto reserved =
-      static_cast<size_t>(native_->getDeviceStats(device_).reserved_bytes[0].current);
   const size_t others = total - std::min(total, free_ + reserved);
   if (others_ == 0) {
     spare_ = std::min(others, total / 32);
@@ -34,9 +34,8 @@ void Limit::look() {
   others_ = others;
   const double reachable =
       static_cast<double>(free_ + reserved - std::min(spare_, free_ + reserved));
-  const double fraction = native_->getMemoryFraction(device_) * static_cast<double>(total);
   // 95 %, as the first LMS: the rest is for fragmentation.
-  automatic_ = static_cast<size_t>(0.95 * std::min(reachable, fraction));
+  automatic_ = static_cast<size_t>(0.95 * std::min(reachable, share * static_cast<double>(total)));
 }
 
 } // namespace torch::cuda::lms

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/base/native.h>
 #include <torch/csrc/cuda/lms/base/settings.h>
-#include <torch/csrc/cuda/lms/compat/compat.h>
 #include <torch/csrc/cuda/lms/room/headroom.h>
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 namespace torch::cuda::lms {
 
 // How many bytes of one device may be in use: what the user set, or what the device has. Under the
-// LMS mutex.
+// LMS mutex, which bytes() and look() can pause.
 class Limit {
  public:
-  Limit(c10::DeviceIndex device, const Settings& settings, compat::cca::CUDAAllocator* native)
+  Limit(c10::DeviceIndex device, const Settings& settings, const Native& native)
       : device_(device), settings_(settings), native_(native) {}
 
   // Bytes. The second does not ask the device: 0 if that was not asked before.
@@ -52,7 +52,7 @@ class Limit {
  private:
   const c10::DeviceIndex device_;
   const Settings& settings_;
-  compat::cca::CUDAAllocator* const native_;
+  const Native native_;
   size_t automatic_ = 0; // 0 = not known yet
   Headroom headroom_; // below it
   size_t spare_ = 0;

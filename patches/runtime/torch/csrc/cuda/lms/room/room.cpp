@@ -33,7 +33,7 @@ size_t threshold(size_t limit) {
 Room::Room(
     c10::DeviceIndex device,
     const Settings& settings,
-    compat::cca::CUDAAllocator* native,
+    const Native& native,
     Pools& pools,
     Registry& registry,
     Policy& policy,
@@ -57,7 +57,7 @@ at::DataPtr Room::allocate(size_t bytes) {
   Operation::current().check();
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
   if (pools_.takes(stream.stream())) {
-    at::DataPtr memory = native_->allocate(bytes);
+    at::DataPtr memory = native_.allocate(bytes);
     pools_.given(memory.get());
     return memory;
   }
@@ -72,7 +72,7 @@ at::DataPtr Room::allocate(size_t bytes) {
   }
   for (Effort effort = Effort::OneBlock;;) {
     try {
-      at::DataPtr memory = native_->allocate(bytes);
+      at::DataPtr memory = native_.allocate(bytes);
       pools_.taken_back(memory.get()); // a pool is gone if its address comes back
       if (!managed) {
         return memory;
@@ -91,7 +91,7 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
   Source source = Source::FreeList;
   for (Effort effort = Effort::OneBlock;;) {
     try {
-      return native_->raw_alloc_with_stream(bytes, stream);
+      return native_.raw_allocate(bytes, stream);
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
       retry(error, bytes, effort, source);
@@ -105,8 +105,7 @@ at::DataPtr Room::obtain(size_t bytes) {
   Source source = Source::FreeList;
   for (Effort effort = Effort::OneBlock;;) {
     try {
-      const Lock::Pause pause;
-      return native_->allocate(bytes);
+      return native_.allocate(bytes);
     } catch (const c10::OutOfMemoryError& error) {
       retry(error, bytes, effort, source);
     }
@@ -164,8 +163,10 @@ void Room::fetch(Block& block, bool captured) {
   const c10::cuda::CUDAStreamGuard stream_guard(*block.home);
   // Others who need it wait from now on.
   block.state.to(State::PagingIn);
+  at::DataPtr memory;
   try {
-    at::DataPtr memory = obtain(block.size);
+    memory = obtain(block.size);
+    mover_.share(block, memory);
     TORCH_CHECK(!block.state.is(State::Freed) && Registry::block_of(*storage) == &block, kGone);
     mover_.page_in(block, *storage, std::move(memory));
   } catch (...) {
@@ -173,6 +174,7 @@ void Room::fetch(Block& block, bool captured) {
       block.state.to(State::PagedOut);
     }
     Lock::notify();
+    Lock::drop_later(std::move(memory));
     Lock::drop_later(std::move(storage));
     throw;
   }
@@ -205,14 +207,19 @@ Mover::Outcome Room::page_out(Block& block) {
   return outcome;
 }
 
+// Asked each time: while the mutex was paused, LMS may have been turned off.
+Block* Room::victim(size_t missing) const {
+  return attention_.settled() ? policy_.victim(missing) : nullptr;
+}
+
 size_t Room::reclaim(size_t wanted) {
   attention_.begin();
-  if (pools_.capturing() || !attention_.settled()) {
+  if (pools_.capturing()) {
     return 0;
   }
   size_t bytes = 0;
   while (bytes < wanted) {
-    Block* const victim = policy_.victim(wanted - bytes);
+    Block* const victim = this->victim(wanted - bytes);
     if (!victim) {
       break;
     }
@@ -254,7 +261,7 @@ int Room::make_room(size_t bytes) {
       }
       return count;
     }
-    Block* const victim = attention_.settled() ? policy_.victim(used + request - limit) : nullptr;
+    Block* const victim = this->victim(used + request - limit);
     if (!victim) {
       return count;
     }
@@ -288,7 +295,8 @@ bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
     effort = static_cast<Effort>(static_cast<int>(effort) + (now != Effort::None));
     switch (now) {
       case Effort::OneBlock: // that is large enough
-        while (Block* const victim = policy_.fitting(rounded(bytes))) {
+        while (Block* const victim =
+                   attention_.settled() ? policy_.fitting(rounded(bytes)) : nullptr) {
           const Mover::Outcome outcome = page_out(*victim);
           if (outcome == Mover::Outcome::Moved) {
             source = Source::ReclaimOne;
@@ -336,13 +344,16 @@ bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
 }
 
 void Room::empty_cache() {
-  const Lock::Pause pause;
   const c10::cuda::CUDAGuard guard(device_);
-  native_->emptyCache();
+  native_.empty_cache();
 }
 
 bool Room::reclaim_neighbours(size_t bytes) {
   for (;;) {
+    const auto snapshot = native_.snapshot();
+    if (!attention_.settled()) {
+      return false;
+    }
     std::unordered_map<size_t, Block*> idle; // by address
     registry_.each([&](Block& block) {
       // The native allocator keeps memory back that other streams were told of.
@@ -352,7 +363,6 @@ bool Room::reclaim_neighbours(size_t bytes) {
         idle.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
       }
     });
-    const auto snapshot = compat::snapshot(*native_);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
     bool moved = false;
     bool again = false;
@@ -384,7 +394,7 @@ void Room::retry(const c10::OutOfMemoryError& error, size_t bytes, Effort& effor
 // ---- numbers ----
 
 size_t Room::allocated_bytes() {
-  const auto stats = native_->getDeviceStats(device_);
+  const auto stats = native_.stats(device_);
   device_allocs_ = stats.num_device_alloc;
   return static_cast<size_t>(stats.allocated_bytes[0].current);
 }
@@ -400,12 +410,9 @@ size_t Room::in_use() {
 }
 
 Room::Free Room::free_bytes() {
-  const auto stats = native_->getDeviceStats(device_);
-  // Not 0, which would ask for what the device has free besides.
-  size_t largest = 1;
-  native_->cacheInfo(device_, &largest);
+  const auto stats = native_.stats(device_);
   const int64_t all = stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;
-  return {all, largest > 1 ? static_cast<int64_t>(largest) : 0};
+  return {all, static_cast<int64_t>(native_.largest_free(device_))};
 }
 
 void Room::served(Source source) {

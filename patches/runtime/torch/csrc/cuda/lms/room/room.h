@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/base/native.h>
 #include <torch/csrc/cuda/lms/base/settings.h>
 #include <torch/csrc/cuda/lms/base/stats.h>
 #include <torch/csrc/cuda/lms/block/policy.h>
@@ -21,7 +22,7 @@ class Room {
   Room(
       c10::DeviceIndex device,
       const Settings& settings,
-      compat::cca::CUDAAllocator* native,
+      const Native& native,
       Pools& pools,
       Registry& registry,
       Policy& policy,
@@ -50,7 +51,7 @@ class Room {
     return limit_;
   }
 
-  // Memory that the native allocator keeps and nobody uses, in bytes.
+  // Memory that the native allocator keeps and nobody uses, in bytes. Can pause the mutex.
   struct Free {
     int64_t all;
     int64_t largest; // the largest request that it serves
@@ -75,6 +76,7 @@ class Room {
  private:
   enum class Effort { OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, None };
 
+  Block* victim(size_t missing) const;
   int make_room(size_t bytes);
   at::DataPtr obtain(size_t bytes);
   void fetch(Block& block, bool captured);
@@ -91,7 +93,7 @@ class Room {
 
   const c10::DeviceIndex device_;
   const Settings& settings_;
-  compat::cca::CUDAAllocator* const native_;
+  const Native native_;
   Pools& pools_;
   Registry& registry_;
   Policy& policy_;
