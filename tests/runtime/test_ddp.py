@@ -154,6 +154,10 @@ ROWS = {
         "zeroed": True,
     },
 }
+# DDP casts gradients on a stream of its own and drops them before the main stream has waited for
+# it (mixed_precision_hooks.py). With one bucket the main stream allocates nothing until it has, and
+# a page-in must wait, too. No row has small buckets: there PyTorch's own backward pass writes what
+# is still being cast, with LMS off as well.
 LOW_PRECISION = {
     "low_precision": {"low_precision": True},
     "low_precision_bucket_views": {
@@ -161,9 +165,6 @@ LOW_PRECISION = {
         "options": {"gradient_as_bucket_view": True},
     },
 }
-# A page-in writes memory that the cast of a parameter, on a stream of DDP, has just read. Who
-# should have ordered the two is not known; two GPUs gave the right bits.
-RACE = "a page-in is not ordered behind a cast on the stream of DDP's mixed precision"
 SHARDED = {
     "fsdp2": {},
     "foreach_false": {"optimizer": {"foreach": False}},
@@ -199,12 +200,7 @@ def test_ddp(row, session):
 @since((2, 1), "mixed precision in DDP")
 @pytest.mark.parametrize("row", LOW_PRECISION.values(), ids=LOW_PRECISION)
 def test_low_precision(row, session):
-    found = session.run(training, row)
-    if found and all(
-        "write after read" in what and "from host to device" in what for what in found
-    ):
-        pytest.xfail(RACE)
-    assert found == []
+    assert session.run(training, row) == []
 
 
 @since((2, 6), "fully_shard()")

@@ -2,8 +2,9 @@
 
 import ctypes
 
+import pytest
 import torch
-from tensors import evict, floats, is_resident, managed, pattern, turn_on
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
 
 
 def test_page_out_waits_for_the_streams_that_used_it():
@@ -30,6 +31,47 @@ def test_memory_is_not_reused_under_a_reader_on_another_stream():
     torch.cuda.current_stream().wait_stream(side)
     assert torch.equal(y.cpu(), pattern(2, start=1, device="cpu"))
     assert other.sum().item() == 0
+
+
+def at_once(work):
+    work()
+
+
+def in_a_node(work):
+    """In a hook of an autograd node, whose uses end with it."""
+    x = torch.zeros(1, device="cuda", requires_grad=True)
+    x.register_hook(lambda gradient: work())
+    x.sum().backward()
+
+
+@pytest.mark.parametrize("run", [at_once, in_a_node])
+@pytest.mark.parametrize("older", [False, True], ids=["managed", "older_than_lms"])
+def test_a_page_in_is_not_put_under_a_reader_on_another_stream(run, older):
+    # The program allocates nothing on the main stream before that has waited, but LMS does. In a
+    # node: as DistributedDataParallel's mixed precision, which casts gradients on a stream of its
+    # own, drops them, and goes on to the next parameter.
+    side = torch.cuda.Stream()
+    torch.cuda.set_enabled_lms(not older)
+    tensors = [pattern(2)]
+    out = torch.empty_like(tensors[0])
+    turn_on()
+    held = managed(pattern(2, start=3))
+    with torch.cuda.lms.resident(*tensors, out):
+        evict()
+    side.wait_stream(torch.cuda.current_stream())
+
+    def work():
+        with torch.cuda.stream(side):
+            torch.mul(tensors[0], 2, out=out)
+        place = raw_address(tensors[0])
+        tensors.clear()
+        held.add_(1)
+        assert raw_address(held) == place
+
+    run(work)
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
+    assert torch.equal(held.cpu(), pattern(2, start=4, device="cpu"))
 
 
 def test_every_stream_waits_for_the_page_in():
@@ -159,3 +201,22 @@ def test_a_stream_that_is_destroyed():
     assert torch.equal(older.cpu(), pattern(1, start=9, device="cpu"))
     assert fresh.sum().item() == 0
     del x, older
+
+
+@pytest.mark.parametrize("run", [at_once, in_a_node])
+def test_a_page_in_after_a_reader_whose_stream_is_destroyed(run):
+    held = managed(pattern(1, start=3))
+    evict()
+    tensors = [pattern(1)]
+    out = torch.empty_like(tensors[0])
+
+    def work():
+        with Foreign() as stream, torch.cuda.stream(stream):
+            stream.wait_stream(torch.cuda.default_stream())
+            torch.mul(tensors[0], 2, out=out)
+            tensors.clear()
+        held.add_(1)
+
+    run(work)
+    assert torch.equal(out.cpu(), pattern(1, device="cpu") * 2)
+    assert torch.equal(held.cpu(), pattern(1, start=4, device="cpu"))

@@ -112,6 +112,7 @@ void use(const Inputs& inputs, bool collective) {
     Block& block = *use.block;
     try {
       block.pager.room.bring(block, use.stream);
+      block.pager.mover.uses(block, use.stream);
       block.user = operation.lasting_name;
       if (use.write) {
         block.collective = 0; // the program has waited for whoever read it

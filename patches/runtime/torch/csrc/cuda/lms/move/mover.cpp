@@ -66,6 +66,13 @@ void Mover::used(Block& block, Timeline& timeline, uint64_t position) {
   block.uses.push_back({&timeline, position, false});
 }
 
+void Mover::uses(Block& block, c10::cuda::CUDAStream stream) {
+  if (!block.home || block.home->stream() != stream.stream()) {
+    Timeline& line = timeline(stream);
+    used(block, line, line.position());
+  }
+}
+
 void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
   Timeline& line = timeline(stream);
   const auto known = std::find_if(
@@ -441,6 +448,7 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
   try {
     // The memory's last user may still be running on the home stream.
     timeline(*block.home).mark()->block(transfer_.in());
+    behind_strays(block.home->stream());
     if (block.host.touched) {
       block.host.touched->block(transfer_.in());
     }
@@ -468,9 +476,50 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
 
 // ---- the end ----
 
+// The block's memory is about to go back. What record_stream() told, the native allocator waits
+// for itself.
+void Mover::leave_strays(const Block& block, bool captured) {
+  for (const Use& use : block.uses) {
+    Timeline& line = *use.timeline;
+    if (use.recorded || (block.home && block.home->stream() == line.stream().stream())) {
+      continue;
+    }
+    uint64_t position = use.position;
+    if (block.stays.has(Reason::Operator)) {
+      position = line.advance(); // what the operator that uses it has issued until now
+      if (!lasting(line.stream()) && !captured) {
+        line.mark();
+      }
+    }
+    const auto same = std::find_if(strays_.begin(), strays_.end(), [&](const Stray& stray) {
+      return stray.home == block.home && stray.timeline == &line;
+    });
+    if (same == strays_.end()) {
+      strays_.push_back({block.home, &line, position});
+    } else {
+      same->position = std::max(same->position, position);
+    }
+  }
+}
+
+// Orders page-ins, from the next on, behind the strays in memory that is allocated on this stream.
+void Mover::behind_strays(cudaStream_t home) {
+  for (auto stray = strays_.begin(); stray != strays_.end();) {
+    if (stray->home && stray->home->stream() != home) {
+      ++stray;
+      continue;
+    }
+    stray->timeline->after(stray->position)->block(transfer_.in());
+    stray = strays_.erase(stray);
+  }
+}
+
 void Mover::discard(Block& block, bool captured) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(device_);
+    if (block.memory) {
+      leave_strays(block, captured);
+    }
     if (block.memory && captured && (block.arrived || block.left)) {
       // A captured stream must not wait for what is outside of its graph.
       keep_until(block.left ? block.left : block.arrived, block, block.home);
@@ -557,6 +606,11 @@ void Mover::collect() {
   }
   if (timelines_.size() > kTimelines) {
     std::set<const Timeline*> known;
+    for (auto stray = strays_.begin(); stray != strays_.end();) {
+      const bool done = stray->timeline->after(stray->position)->done();
+      known.insert(stray->timeline);
+      stray = done ? strays_.erase(stray) : std::next(stray);
+    }
     registry_.each([&](Block& block) {
       for (const Use& use : block.uses) {
         known.insert(use.timeline);

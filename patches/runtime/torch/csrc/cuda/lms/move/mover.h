@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -37,6 +38,9 @@ class Mover {
 
   // An operator's use of a block, at a position on its stream.
   static void used(Block& block, Timeline& timeline, uint64_t position);
+  // An operator that begins, on another stream than the block's own. Its use is known at once,
+  // because the block can die before the operator or the node around it ends.
+  void uses(Block& block, c10::cuda::CUDAStream stream);
   // A stream uses the block in ways that no operator shows. Pauses the mutex.
   void record_stream(Block& block, c10::cuda::CUDAStream stream);
 
@@ -171,6 +175,13 @@ class Mover {
     std::optional<c10::cuda::CUDAStream> home;
     EventRef after;
   };
+  // Work of a stream on memory that has gone back to the native allocator. The program knows when
+  // it may allocate that memory again on its home stream, but not when LMS does, for a page-in.
+  struct Stray {
+    std::optional<c10::cuda::CUDAStream> home;
+    Timeline* timeline;
+    uint64_t position;
+  };
   // A hash that no block needs, until kernels no longer use it.
   struct Retired {
     Checker::Slot hash;
@@ -182,6 +193,8 @@ class Mover {
   bool take_hash(Block& block);
   void hash(Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
+  void leave_strays(const Block& block, bool captured);
+  void behind_strays(cudaStream_t home);
   void give_up(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);
   bool matches(const Block& block) const;
@@ -199,6 +212,7 @@ class Mover {
   Arena arena_;
   Checker checker_;
   std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
+  std::vector<Stray> strays_; // one for each home and stream: the last
   std::deque<Limbo> limbo_;
   size_t limbo_bytes_ = 0;
   std::deque<Retired> retired_;

@@ -22,6 +22,10 @@ class Timeline {
     return stream_;
   }
 
+  uint64_t position() const {
+    return position_;
+  }
+
   // The work issued until now gets the current position; later work a new one.
   uint64_t advance() {
     return position_++;
