@@ -125,43 +125,57 @@ void use(const Inputs& inputs, bool collective) {
   }
 }
 
+// What the pins' streams have issued until now, or only those that the user may destroy before the
+// pins go, is a use of their blocks.
+void note_uses(Thread& self, size_t first, bool only_external) {
+  struct Position {
+    Timeline* timeline;
+    uint64_t value;
+    bool lost; // the stream is gone; what it did until an earlier use is known
+  };
+  c10::SmallVector<Position, 4> positions;
+  for (size_t i = first; i < self.pins.size(); ++i) {
+    const Pin& pin = self.pins[i];
+    const bool external = compat::is_external(pin.stream);
+    if (pin.block->state.is(State::Freed) || (only_external && !external)) {
+      continue;
+    }
+    Pager& pager = pin.block->pager;
+    Timeline& timeline = pager.mover.timeline(pin.stream);
+    auto position = std::find_if(positions.begin(), positions.end(), [&](const Position& known) {
+      return known.timeline == &timeline;
+    });
+    if (position == positions.end()) {
+      positions.push_back({&timeline, timeline.advance(), false});
+      position = positions.end() - 1;
+      // Without an event of its own, a page-out would wait for everything
+      // that is issued until then; and a stream of the user's may be gone.
+      try {
+        if ((pager.mover.under_pressure() || external) && !pager.pools.capturing()) {
+          timeline.mark();
+        }
+      } catch (const c10::Error&) {
+        (void)cudaGetLastError();
+        position->lost = external; // else a page-out will make the mark that it needs
+      }
+    }
+    if (!position->lost) {
+      Mover::used(*pin.block, timeline, position->value);
+    }
+  }
+}
+
 void release_pins(Thread& self, size_t first, bool keep) {
   if (self.pins.size() == first) {
     return;
   }
-  struct Position {
-    Timeline* timeline;
-    uint64_t value;
-  };
-  c10::SmallVector<Position, 4> positions;
   const Lock lock;
+  note_uses(self, first, false);
   for (size_t i = first; i < self.pins.size(); ++i) {
     const Pin& pin = self.pins[i];
     Block& block = *pin.block;
     Pager& pager = block.pager;
     if (!block.state.is(State::Freed)) {
-      Timeline& timeline = pager.mover.timeline(pin.stream);
-      const Position* position = nullptr;
-      for (const Position& known : positions) {
-        if (known.timeline == &timeline) {
-          position = &known;
-        }
-      }
-      if (!position) {
-        positions.push_back({&timeline, timeline.advance()});
-        position = &positions.back();
-        // Without an event of its own, a page-out would wait for everything
-        // that is issued until then; and a stream of the user's may be gone.
-        try {
-          if ((pager.mover.under_pressure() || compat::is_external(pin.stream)) &&
-              !pager.pools.capturing()) {
-            timeline.mark();
-          }
-        } catch (const c10::Error&) {
-          // The pins must go; a page-out will make the mark that it needs.
-        }
-      }
-      Mover::used(block, timeline, position->value);
       if (pin.collective) {
         pager.registry.stay(block, Reason::Collective);
         pager.mover.collective(block);
@@ -309,6 +323,14 @@ void Guard::end() {
   }
   if (frame.kind == Kind::Node || !in_node()) {
     release_pins(self, frame.first_pin, frame.hooks);
+  } else if (
+      std::any_of(
+          self.pins.begin() + static_cast<std::ptrdiff_t>(frame.first_pin),
+          self.pins.end(),
+          [](const Pin& pin) { return compat::is_external(pin.stream); })) {
+    // They stay until the node ends, and their streams need not.
+    const Lock lock;
+    note_uses(self, frame.first_pin, true);
   }
 }
 

@@ -502,6 +502,18 @@ void Mover::leave_strays(const Block& block, bool captured) {
   }
 }
 
+// Complete when the stray's work is. Null if the user has destroyed its stream before there was an
+// event for it: the host has waited then.
+EventRef Mover::end_of(const Stray& stray) {
+  try {
+    return stray.timeline->after(stray.position);
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+    (void)cudaDeviceSynchronize();
+    return nullptr;
+  }
+}
+
 // Orders page-ins, from the next on, behind the strays in memory that is allocated on this stream.
 void Mover::behind_strays(cudaStream_t home) {
   for (auto stray = strays_.begin(); stray != strays_.end();) {
@@ -509,7 +521,9 @@ void Mover::behind_strays(cudaStream_t home) {
       ++stray;
       continue;
     }
-    stray->timeline->after(stray->position)->block(transfer_.in());
+    if (const EventRef end = end_of(*stray)) {
+      end->block(transfer_.in());
+    }
     stray = strays_.erase(stray);
   }
 }
@@ -607,9 +621,13 @@ void Mover::collect() {
   if (timelines_.size() > kTimelines) {
     std::set<const Timeline*> known;
     for (auto stray = strays_.begin(); stray != strays_.end();) {
-      const bool done = stray->timeline->after(stray->position)->done();
-      known.insert(stray->timeline);
-      stray = done ? strays_.erase(stray) : std::next(stray);
+      const EventRef end = end_of(*stray);
+      if (!end || end->done()) {
+        stray = strays_.erase(stray);
+      } else {
+        known.insert(stray->timeline);
+        ++stray;
+      }
     }
     registry_.each([&](Block& block) {
       for (const Use& use : block.uses) {

@@ -194,6 +194,7 @@ class Mover {
   void hash(Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
   void leave_strays(const Block& block, bool captured);
+  EventRef end_of(const Stray& stray);
   void behind_strays(cudaStream_t home);
   void give_up(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);
