@@ -398,10 +398,15 @@ def forked(device, seconds):
     torch.cuda.set_size_lms(1 << 12)
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._watch()
-    x, y = (torch.arange(1 << 18, dtype=torch.int32).cuda() for _ in range(2))
-    x.add_(1)
+    x, y, z = (torch.arange(1 << 18, dtype=torch.int32).cuda() for _ in range(3))
+    for tensor in (x, z):
+        tensor.add_(1)
     torch.cuda.reclaim_inactive()
-    x.add_(1)  # there is a copy that whoever frees it orders itself behind
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        # It stays on the device, and whoever frees it has the default stream wait for its copy.
+        torch.cuda.lms.exclude(z)
+    x.add_(1)
     y.add_(1)
     api = "cudaMemcpyAsync"
     device.hold(api, seconds=0.5)  # under the mutex; this thread cannot release it in fork()
@@ -414,7 +419,7 @@ def forked(device, seconds):
         status = 3
         try:
             before = device.counts()
-            del x, y
+            del x, y, z, tensor
             status = 0 if device.counts() == before else 4
         finally:
             os._exit(status)
@@ -436,3 +441,4 @@ def forked(device, seconds):
 def test_a_child_drops_what_it_inherits():
     # Another thread has the mutex at that moment; the device's memory is the parent's.
     assert run_sim(forked, 20, timeout=TIMEOUT) == 0
+            assert torch.cuda.lms.is_resident(z)

@@ -1,14 +1,25 @@
 #include "state.h"
 
+#include <pthread.h>
+
 #include <cstdarg>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 namespace simcuda {
 
 State& state() {
   // Never destroyed: the queues' threads and torch's own static objects may outlive main().
-  static State* instance = new State;
+  static State* instance = [] {
+    // A child asks for counts, whatever another thread did at the fork. glibc's recursive mutex
+    // belongs to the parent's thread there: it is made anew.
+    pthread_atfork(
+        [] { state().mutex.lock(); },
+        [] { state().mutex.unlock(); },
+        [] { new (&state().mutex) std::recursive_mutex; });
+    return new State;
+  }();
   return *instance;
 }
 
