@@ -1,5 +1,6 @@
 """Order between streams. The race checker judges; each test also compares bytes."""
 
+import contextlib
 import ctypes
 
 import pytest
@@ -220,3 +221,20 @@ def test_a_page_in_after_a_reader_whose_stream_is_destroyed(run):
     run(work)
     assert torch.equal(out.cpu(), pattern(1, device="cpu") * 2)
     assert torch.equal(held.cpu(), pattern(1, start=4, device="cpu"))
+
+
+def test_streams_are_not_remembered_for_ever(device):
+    # What LMS knows of a stream has events, at least one for each operator on a stream that is not
+    # PyTorch's. Those of a stream that is forgotten are used again for another.
+    with contextlib.ExitStack() as alive:  # so that no two have the same handle
+        streams = [alive.enter_context(Foreign()) for _ in range(300)]
+        before = device.live()["events"]
+        for stream in streams:
+            x = torch.empty(floats(1), device="cuda")
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                x.zero_()
+            torch.cuda.synchronize()
+            del x
+        made = device.live()["events"] - before
+    assert made < 100
