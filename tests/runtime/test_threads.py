@@ -242,6 +242,29 @@ class SpareKept:
         assert ctypes.CDLL(None).cudaFree(self.others) == 0
 
 
+class Retry:
+    """Memory that comes free while a request waits lies in a segment that does not fit it."""
+
+    api = "cudaFree"
+
+    def __init__(self, device):
+        self.freed = torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.empty_cache()
+        self.device = device
+        device.hold("cudaDeviceSynchronize", device=0)
+        self.thread = threading.Thread(target=self.free)
+
+    def free(self):
+        wait_for(self.device, "cudaDeviceSynchronize")
+        del self.freed
+        self.device.release("cudaDeviceSynchronize")
+
+    def wait(self):
+        self.thread.start()
+        torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+        self.thread.join()
+
+
 class PageIn:
     """What a storage comes back to has to be had from the device."""
 
@@ -269,8 +292,16 @@ class Release:
         torch.cuda.lms.release(self.x)
 
 
+def wait_for(device, api):
+    """Until a call is held; returns how many are, which is 0 when it takes too long."""
+    deadline = time.monotonic() + 30
+    while not device.waiting(api) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return device.waiting(api)
+
+
 @since((2, 0), "class of allocators")
-@pytest.mark.parametrize("case", [Unfinished, HostBusy, SpareKept, PageIn, Release])
+@pytest.mark.parametrize("case", [Unfinished, HostBusy, SpareKept, Retry, PageIn, Release])
 def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
     y = managed(pattern(1).to("cuda:1"))
     evict()
@@ -294,10 +325,7 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
     device.hold(case.api, device=0)
     threads = [threading.Thread(target=run, args=(part,)) for part in (waits.wait, page)]
     threads[0].start()
-    deadline = time.monotonic() + 30
-    while not device.waiting(case.api) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    waited = device.waiting(case.api)
+    waited = wait_for(device, case.api)
     threads[1].start()
     threads[1].join(20)
     blocked = threads[1].is_alive()
@@ -418,6 +446,7 @@ def forked(device, seconds):
     if child == 0:
         status = 3
         try:
+            assert torch.cuda.lms.is_resident(z)
             before = device.counts()
             del x, y, z, tensor
             status = 0 if device.counts() == before else 4
@@ -441,4 +470,3 @@ def forked(device, seconds):
 def test_a_child_drops_what_it_inherits():
     # Another thread has the mutex at that moment; the device's memory is the parent's.
     assert run_sim(forked, 20, timeout=TIMEOUT) == 0
-            assert torch.cuda.lms.is_resident(z)
