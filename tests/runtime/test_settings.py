@@ -136,7 +136,8 @@ def test_some_memory_is_left_to_others(device):
 
 
 @since((2, 0), "class of allocators")
-def test_an_operator_that_fails_when_the_device_is_full(capfd):
+@pytest.mark.parametrize("idle", [True, False])
+def test_an_operator_that_fails_when_the_device_is_full(capfd, idle):
     def fail(x):
         raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -144,8 +145,11 @@ def test_an_operator_that_fails_when_the_device_is_full(capfd):
         library.define("fail(Tensor x) -> ()")
         library.impl("fail", fail, "CUDA")
         torch.cuda.set_limit_lms(0)
-        x, idle = managed(pattern(1)), managed(pattern(20))
+        x, other = managed(pattern(1)), managed(pattern(20))
+        if not idle:
+            torch.cuda.lms.exclude(other)
         torch.cuda.set_limit_lms(CAPACITY)  # from now on LMS keeps no memory for others itself
+        torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         fill = torch.empty(free // (2 * MIB) * 2 * MIB, dtype=torch.uint8, device="cuda")
         with warnings.catch_warnings(record=True) as caught:
@@ -155,10 +159,12 @@ def test_an_operator_that_fails_when_the_device_is_full(capfd):
         # Releases differ in who hears it.
         said = capfd.readouterr().err + "".join(str(warning.message) for warning in caught)
         assert "lms_failing::fail failed while the device had" in said
-        with others(2):
-            assert not is_resident(idle)
+        assert ("LMS has made room for them" in said) == idle
+        assert ("LMS could not make room for them" in said) != idle
+        with others(2) if idle else contextlib.nullcontext():
+            assert is_resident(other) != idle
         del fill
-    assert torch.equal(idle.cpu(), pattern(20, device="cpu"))
+    assert torch.equal(other.cpu(), pattern(20, device="cpu"))
 
 
 FIRST_LMS_KEYS = [

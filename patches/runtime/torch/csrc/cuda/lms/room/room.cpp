@@ -463,6 +463,7 @@ void Room::operator_failed(const char* op) {
   try {
     size_t free = 0;
     size_t spare = 0;
+    size_t now = 0;
     {
       const Lock lock;
       if (pools_.capturing()) {
@@ -478,14 +479,20 @@ void Room::operator_failed(const char* op) {
       mover_.synchronize();
       empty_cache();
       limit_.look();
+      now = limit_.free();
     }
+    const bool more = now > free; // else everything is in use, or others have taken it
     TORCH_WARN(
         "Large Model Support (LMS): ",
         op ? op : "an operator",
         " failed while the device had ",
         mib(static_cast<int64_t>(free)),
         " free for what is not PyTorch's memory, such as the handles and kernels of cuBLAS, cuDNN"
-        " and NCCL. LMS has made room for them: what failed can be tried again.");
+        " and NCCL. ",
+        more ? "LMS has made room for them: what failed can be tried again, with "
+             : "LMS could not make room for them, and there are still ",
+        mib(static_cast<int64_t>(now)),
+        " free.");
   } catch (const std::exception&) {
     (void)cudaGetLastError(); // the operator's own error says more
   }
