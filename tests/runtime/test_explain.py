@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from conftest import MIB
 from releases import size_of
-from tensors import evict, managed, pattern
+from tensors import evict, managed, pattern, stat
 
 PROBE = Path(__file__).parents[2] / "lmsbuild/data/probe.py"
 
@@ -58,7 +58,34 @@ def test_held():
     evict()
     text = explain()
     assert "16.00 MiB of 16.00 MiB managed on the GPU are held there" in text
+    assert "hooks" not in text
     torch.cuda.lms.release(*tensors)
+    assert "held" not in explain()
+
+
+def test_held_by_hooks():
+    tensors = [managed(pattern(4, start=i)) for i in range(4)]
+
+    def use():
+        for tensor in tensors[:3]:
+            tensor.sum()
+
+    torch.cuda.lms._as_hook(use)()
+    evict()
+    assert stat("hook_bytes") == 12 * MIB
+    (line,) = (line for line in explain().splitlines() if "held" in line)
+    assert line.startswith(
+        "12.00 MiB of 12.00 MiB managed on the GPU are held there, because hooks of autograd nodes "
+        "used 12.00 MiB"
+    )
+    assert "data_ptr()" not in line
+    torch.cuda.lms.exclude(tensors[3])
+    (line,) = (line for line in explain().splitlines() if "held" in line)
+    assert line.startswith("16.00 MiB of 16.00 MiB")
+    assert "hooks of autograd nodes used 12.00 MiB" in line
+    assert "data_ptr()" in line
+    torch.cuda.lms.release(*tensors)
+    assert stat("hook_bytes") == 0
     assert "held" not in explain()
 
 

@@ -789,7 +789,8 @@ def stats(device=None):
         needed no copy), ``release_caught`` (page-outs at which a write was found
         that no operator had shown; nothing was lost), ``violations`` (with the
         oracle: page-outs that would have lost something), ``resident_bytes``,
-        ``paged_out_bytes``, ``held_bytes`` (each with a ``_peak``),
+        ``paged_out_bytes``, ``held_bytes`` (each with a ``_peak``), ``hook_bytes``
+        (of those held, what hooks of autograd nodes have used),
         ``host_bytes`` (pinned), ``host_used_bytes`` (of these, what holds
         tensors) and ``host_busy_bytes`` (the same, and what copies in flight
         still read or write; likewise), ``host_bytes_on_node0`` and so on for
@@ -842,6 +843,7 @@ def explain(device=None):
     limit = values["lms.limit_bytes"]
     resident = values["lms.resident_bytes.current"]
     held = values["lms.held_bytes.current"]
+    hooks = values["lms.hook_bytes"]
     if _settings["limit"]:
         how, most = "set with set_limit_lms", values["lms.resident_bytes.peak"]
     else:
@@ -880,10 +882,20 @@ def explain(device=None):
             "pools.".format(_words(used - resident), _words(used), _words(_settings["size"]))
         )
     if held > 0 and held * 2 > resident:
+        why_held = []
+        if hooks > 0:
+            why_held.append(
+                "hooks of autograd nodes used {}, as DistributedDataParallel's do with gradients "
+                "and buckets".format(_words(hooks))
+            )
+        if held > hooks:
+            why_held.append(
+                "addresses were handed out (data_ptr(), DLPack, CUDA graphs, exclude(), resident())"
+            )
         found.append(
-            "{} of {} managed on the GPU are held there, because their addresses were handed out "
-            "(data_ptr(), DLPack, CUDA graphs, exclude(), resident()); release() ends "
-            "that.".format(_words(held), _words(resident))
+            "{} of {} managed on the GPU are held there, because {}; release() ends that.".format(
+                _words(held), _words(resident), ", and ".join(why_held)
+            )
         )
     if values["pinned_bytes.all.peak"] * 10 > limit * 8:
         found.append(

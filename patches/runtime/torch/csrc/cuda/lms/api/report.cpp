@@ -95,6 +95,14 @@ std::vector<Entry> make_entries() {
                          return static_cast<int64_t>(p.mover.arena().bytes_on_node(node));
                        }});
   }
+  entries.push_back({"lms.hook_bytes", [](Pager& p) {
+                       int64_t bytes = 0;
+                       p.registry.each([&](Block& block) {
+                         const bool used = block.stays.has(Reason::Hook);
+                         bytes += used ? static_cast<int64_t>(block.size) : 0;
+                       });
+                       return bytes;
+                     }});
   entries.push_back({"lms.free_bytes", [](Pager& p) { return p.room.free_bytes().all; }});
   entries.push_back(
       {"lms.largest_free_bytes", [](Pager& p) { return p.room.free_bytes().largest; }});
