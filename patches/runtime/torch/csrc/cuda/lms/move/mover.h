@@ -132,7 +132,7 @@ class Mover {
   // Warns, once, when such a write was found.
   void report_caught();
   int64_t caught() const {
-    return static_cast<int64_t>(checker_.caught());
+    return static_cast<int64_t>(checker_.caught() - forgotten_);
   }
 
   // Bytes of host memory: pins until there are so many, or unpins what is not in use; returns what
@@ -152,6 +152,7 @@ class Mover {
   }
   void reset_accumulated_stats() {
     arena_.reset_accumulated();
+    forgotten_ = checker_.caught();
   }
 
   // Something was paged out once.
@@ -221,6 +222,7 @@ class Mover {
   uint64_t collectives_ = 0; // calls of collectives until now
   uint64_t finished_ = 0; // of these, how many have surely ended
   uint64_t reported_ = 0; // unseen writes that a warning was given for
+  uint64_t forgotten_ = 0; // unseen writes before the statistics were reset
   bool pressure_ = false;
   std::string trouble_;
 };
