@@ -38,7 +38,6 @@ inline size_t rounded(size_t bytes) {
 struct HostCopy {
   HostBuffer buffer;
   std::optional<Checker::Slot> hash; // of the bytes, on the device; none without kernels
-  EventRef hashed; // behind the making of the hash, until the bytes are copied
   EventRef touched; // behind the last work that reads or writes the buffer, or uses the hash
 
   explicit operator bool() const {
@@ -69,7 +68,7 @@ struct Block {
   bool dirty = true; // an operator may have changed the bytes since they were last copied
 
   // The two directions have an event each: who reads need not wait for a copy to the host.
-  EventRef left; // a copy to the host, or a hash, has read `memory`
+  EventRef left; // a copy to the host has read `memory`
   EventRef arrived; // a copy from the host has written `memory`
 
   // The stream whose order the native allocator frees in: the one that was

@@ -50,15 +50,6 @@ class Policy {
     return best || idle_.empty() ? best : idle_.front();
   }
 
-  // The blocks that are chosen from, if nothing uses them first.
-  template <class F>
-  void next(F f) const {
-    size_t seen = 0;
-    for (auto block = idle_.begin(); block != idle_.end() && seen < kWindow; ++block, ++seen) {
-      f(**block);
-    }
-  }
-
   // The smallest idle block of at least so many bytes, or null.
   Block* fitting(size_t bytes) const {
     Block* best = nullptr;

@@ -89,12 +89,6 @@ void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
 }
 
 void Mover::order(Block& block, cudaStream_t stream, bool captured) {
-  if (block.left && captured) {
-    // A writer among the graph's operators would wait for it.
-    const compat::RelaxedCapture relaxed;
-    block.left->synchronize();
-    block.left.reset();
-  }
   if (block.arrived &&
       std::find(block.ordered.begin(), block.ordered.end(), stream) == block.ordered.end()) {
     // The handle of the default stream means the current device's.
@@ -159,48 +153,14 @@ bool Mover::take_host(Block& block) {
     }
   }
   block.host.buffer = std::move(buffer);
-  take_hash(block);
-  return true;
-}
-
-// False where there is none: no kernels, or the device is full; then the block goes without.
-bool Mover::take_hash(Block& block) {
-  if (!block.host.hash && checks()) {
+  if (checks()) {
     try {
       block.host.hash = checker_.take();
     } catch (const c10::Error&) {
-      (void)cudaGetLastError();
+      (void)cudaGetLastError(); // the device is full; then this block goes without
     }
   }
-  return block.host.hash.has_value();
-}
-
-// Of the bytes as the last operator leaves them. On a stream of its own, beside earlier copies.
-void Mover::hash(Block& block) {
-  const cudaStream_t stream = transfer_.ahead();
-  behind_uses(block, stream, false);
-  if (block.arrived) {
-    block.arrived->block(stream);
-  }
-  checker_.hash(*block.host.hash, block.memory.get(), block.size, stream);
-  block.left = block.host.touched = block.host.hashed = transfer_.events().record(stream);
-}
-
-void Mover::foresee(Block& block) {
-  if (!block.dirty || block.host || block.host.hash || !finished(block)) {
-    return;
-  }
-  const c10::cuda::CUDAGuard guard(device_);
-  try {
-    if (take_hash(block)) {
-      hash(block);
-    }
-  } catch (const c10::Error&) {
-    (void)cudaGetLastError();
-    (void)cudaStreamSynchronize(transfer_.ahead());
-    (void)cudaGetLastError();
-    drop_host(block);
-  }
+  return true;
 }
 
 void Mover::drop_host(Block& block) {
@@ -246,26 +206,23 @@ bool Mover::start_page_out(Block& block) {
   if (!copy) {
     return true;
   }
-  const cudaStream_t out = transfer_.out();
+  // What is first to read the block.
+  const cudaStream_t first = block.host.hash ? transfer_.ahead() : transfer_.out();
   try {
+    behind_uses(block, first, unseen);
+    if (unseen && block.home && lasting(*block.home)) {
+      timeline(*block.home).mark()->block(first);
+    }
+    if (block.arrived) {
+      block.arrived->block(first);
+    }
     if (block.host.touched) {
-      block.host.touched->block(out); // the buffer is written again
+      block.host.touched->block(transfer_.out()); // the buffer is written again
     }
     if (block.host.hash) {
       // Before the copy: what is written between the two is copied, and found to differ.
-      if (!block.host.hashed) {
-        hash(block);
-      }
-      block.host.hashed->block(out);
-      block.host.hashed.reset();
-    } else {
-      behind_uses(block, out, unseen);
-      if (unseen && block.home && lasting(*block.home)) {
-        timeline(*block.home).mark()->block(out);
-      }
-      if (block.arrived) {
-        block.arrived->block(out);
-      }
+      checker_.hash(*block.host.hash, block.memory.get(), block.size, first);
+      transfer_.events().record(first)->block(transfer_.out());
     }
     block.left = transfer_.page_out(block.host.buffer, block.memory.get(), block.size);
     block.host.touched = block.left;
@@ -536,7 +493,7 @@ void Mover::discard(Block& block, bool captured) noexcept {
     }
     if (block.memory && captured && (block.arrived || block.left)) {
       // A captured stream must not wait for what is outside of its graph.
-      keep_until(block.left ? block.left : block.arrived, block, block.home);
+      keep_until(block.arrived ? block.arrived : block.left, block, block.home);
     } else if (block.memory) {
       const bool ordered = block.home && lasting(*block.home);
       // The user relies on the order of the stream that was current when the

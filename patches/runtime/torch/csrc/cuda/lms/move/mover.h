@@ -72,10 +72,6 @@ class Mover {
     Busy, // host memory is still in use by copies: wait_for_host(), then again
     Unfinished, // a collective may still use it: finish_collectives(), then again
   };
-  // The block is likely to be paged out soon: hashes its bytes now, so that the copy need not wait
-  // for the kernel. What changes them throws the hash away. Does not throw.
-  void foresee(Block& block);
-
   // On demand: takes host memory, and is the first two below in one.
   Outcome page_out(Block& block);
 
@@ -191,8 +187,6 @@ class Mover {
 
   bool take_host(Block& block);
   void drop_host(Block& block);
-  bool take_hash(Block& block);
-  void hash(Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
   void leave_strays(const Block& block, bool captured);
   EventRef end_of(const Stray& stray);

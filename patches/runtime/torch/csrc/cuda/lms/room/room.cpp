@@ -259,9 +259,6 @@ int Room::make_room(size_t bytes) {
       if (used + request > limit - limit / 8) {
         mover_.prepare(); // so that the first page-out finds what it needs
       }
-      if (count > 0) {
-        policy_.next([&](Block& block) { mover_.foresee(block); });
-      }
       return count;
     }
     Block* const victim = this->victim(used + request - limit);
