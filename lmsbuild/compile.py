@@ -157,13 +157,13 @@ def _compile_all(
 ) -> list[Path]:
     """The object files, in the order of the sources."""
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [(file, folder / f"{file.parent.name}-{file.stem}.o") for file in files]
+    jobs = [(name, source, source.with_suffix(".o")) for name, source in _units(files, folder)]
 
-    def compile_one(job: tuple[Path, Path]) -> None:
-        source, output = job
+    def compile_one(job: tuple[str, Path, Path]) -> None:
+        name, source, output = job
         _run(
             [*command, str(source), "-o", str(output)],
-            f"{source.name} does not compile with {compiler.version}",
+            f"{name} does not compile with {compiler.version}",
             log,
         )
 
@@ -178,7 +178,24 @@ def _compile_all(
             pool.shutdown(cancel_futures=True)
             raise
     # In the order of the names, not of completion: the result depends on it.
-    return [output for _, output in jobs]
+    return [output for *_, output in jobs]
+
+
+def _units(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
+    """A translation unit in ``folder`` for the sources of each folder, and its name in messages.
+
+    Most of the time goes into torch's headers, which the sources of a unit share.
+    """
+    groups: dict[Path, list[Path]] = {}
+    for file in files:
+        groups.setdefault(file.parent, []).append(file)
+    units = []
+    for number, (parent, members) in enumerate(groups.items()):
+        unit = folder / f"{number}-{parent.name}.cpp"
+        unit.write_text("".join(f'#include "{member}"\n' for member in members), "utf-8")
+        name = members[0].name if len(members) == 1 else f"{parent.name}/*.cpp"
+        units.append((name, unit))
+    return units
 
 
 def cxx11_abi(torch: Path) -> int:

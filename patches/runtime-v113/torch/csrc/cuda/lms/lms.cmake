@@ -11,6 +11,12 @@ if(USE_LMS)
   list(FILTER LMS_SRCS EXCLUDE REGEX "/seam/")
   file(GLOB LMS_SEAM_SRCS ${CMAKE_CURRENT_LIST_DIR}/seam/*.cpp)
   add_library(torch_lms SHARED ${LMS_SRCS})
+  # A translation unit for each folder: most of the time goes into PyTorch's headers.
+  foreach(LMS_SRC ${LMS_SRCS})
+    get_filename_component(LMS_LAYER ${LMS_SRC} DIRECTORY)
+    set_source_files_properties(${LMS_SRC} PROPERTIES UNITY_GROUP ${LMS_LAYER})
+  endforeach()
+  set_target_properties(torch_lms PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   add_library(torch_lms_seam SHARED ${LMS_SEAM_SRCS})
   foreach(LMS_TARGET torch_lms torch_lms_seam)
     target_include_directories(${LMS_TARGET} PRIVATE

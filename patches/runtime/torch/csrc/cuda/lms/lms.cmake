@@ -9,6 +9,12 @@ message(STATUS "Large Model Support (USE_LMS): ${USE_LMS}")
 if(USE_LMS)
   file(GLOB_RECURSE LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
   add_library(torch_lms SHARED ${LMS_SRCS})
+  # A translation unit for each folder: most of the time goes into PyTorch's headers.
+  foreach(LMS_SRC ${LMS_SRCS})
+    get_filename_component(LMS_LAYER ${LMS_SRC} DIRECTORY)
+    set_source_files_properties(${LMS_SRC} PROPERTIES UNITY_GROUP ${LMS_LAYER})
+  endforeach()
+  set_target_properties(torch_lms PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   target_include_directories(torch_lms PRIVATE
     ${TORCH_ROOT}
     ${TORCH_ROOT}/aten/src

@@ -59,7 +59,7 @@ inline Depth& depth_of_thread() {
   return C10_LIKELY(own != nullptr) ? *own : take_depth();
 }
 
-std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
+std::unique_ptr<at::ObserverContext> count_start(const at::RecordFunction& function) {
   std::atomic<int64_t>& depth = depth_of_thread().value;
   // Sequentially consistent, see Watch::phase.
   depth.store(depth.load(std::memory_order_relaxed) + 1);
@@ -71,7 +71,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
-void on_end(const at::RecordFunction&, at::ObserverContext*) {
+void count_end(const at::RecordFunction&, at::ObserverContext*) {
   std::atomic<int64_t>& depth = depth_of_thread().value;
   depth.store(depth.load(std::memory_order_relaxed) - 1, std::memory_order_release);
 }
@@ -82,7 +82,7 @@ at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
 bool Counter::install() {
   handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(on_start, on_end).scopes({at::RecordScope::FUNCTION}));
+      at::RecordFunctionCallback(count_start, count_end).scopes({at::RecordScope::FUNCTION}));
   return true;
 }
 
