@@ -116,8 +116,8 @@ def training(device, row):
         dist.destroy_process_group()
     wrong = device.races()
     if not all(map(torch.equal, expected, again)):
-        wrong.append("not deterministic with LMS off")
-    if not all(map(torch.equal, expected, found)):
+        wrong.append("LMS off gives other bits each time")
+    elif not all(map(torch.equal, expected, found)):
         wrong.append("LMS gives other bits")
     if not moved:
         wrong.append("nothing was moved")
@@ -200,7 +200,11 @@ def test_ddp(row, session):
 @since((2, 1), "mixed precision in DDP")
 @pytest.mark.parametrize("row", LOW_PRECISION.values(), ids=LOW_PRECISION)
 def test_low_precision(row, session):
-    assert session.run(training, row) == []
+    wrong = session.run(training, row)
+    unstable = "LMS off gives other bits each time"
+    if wrong == [unstable]:  # seen with 2.15: its hooks run in Gloo's thread, too
+        pytest.skip(f"{unstable}: there is nothing to compare with")
+    assert wrong == []
 
 
 @since((2, 6), "fully_shard()")

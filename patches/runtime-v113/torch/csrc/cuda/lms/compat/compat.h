@@ -124,6 +124,10 @@ inline bool in_use(c10::DeviceIndex device) {
 // tensor adds to it, so that the access faults and reads nobody's bytes.
 constexpr uintptr_t kNowhere = uintptr_t{0x6c6d} << 48;
 
+inline void* nowhere() {
+  return reinterpret_cast<void*>(kNowhere);
+}
+
 inline void set_address(c10::StorageImpl& storage, void* from, void* to) {
   at::DataPtr& data = storage.data_ptr();
   if (data.get() == from) {
@@ -135,7 +139,7 @@ inline void set_address(c10::StorageImpl& storage, void* from, void* to) {
 }
 
 inline void forbid_access(c10::StorageImpl& storage, const std::string& /*message*/) {
-  set_address(storage, nullptr, reinterpret_cast<void*>(kNowhere));
+  set_address(storage, nullptr, nowhere());
 }
 
 inline void allow_access(c10::StorageImpl& /*storage*/) {}

@@ -60,6 +60,11 @@ template struct AccessFlags<
     &c10::StorageImpl::throw_on_mutable_data_ptr_>;
 void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing);
 
+// The address of what is paged out.
+inline void* nowhere() {
+  return nullptr;
+}
+
 // From now on each access to the data throws c10::Error with this message.
 inline void forbid_access(c10::StorageImpl& storage, std::string message) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));

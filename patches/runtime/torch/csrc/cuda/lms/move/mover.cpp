@@ -302,7 +302,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   block.left.reset();
   block.arrived.reset();
   block.ordered.clear();
-  Registry::place(block, storage, nullptr);
+  Registry::place(block, storage, compat::nowhere());
   compat::forbid_access(storage, kPagedOut);
   block.state.to(State::PagedOut);
   // What the copy waited for is behind it now. Streams that were told by
