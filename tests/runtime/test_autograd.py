@@ -168,6 +168,16 @@ def test_backward_across_streams_of_what_no_operator_computed():
     assert_same_bits(run)
 
 
+def test_backward_across_streams_of_what_is_added_up_later():
+    # The first of two gradients waits for the other, while nodes of its own stream allocate.
+    def run():
+        w1, w2, a, b = two_streams()
+        (a * b + (a * b).sin().exp() * a).sum().backward()
+        return w1.grad, w2.grad
+
+    assert_same_bits(run)
+
+
 def test_a_checkpoint_in_a_node_does_not_keep_everything():
     # Its forward pass runs again inside of one node of the backward pass.
     def segment(x):
