@@ -71,9 +71,32 @@ def main(arguments: Sequence[str]) -> int:
         os.environ["LMS_PROGRAMS"] = str(options.programs)
     if options.tags and options.matrix:
         parser.error("name tags, or ask for the matrix of all")
+    if not (options.tags or options.matrix or options.programs):
+        return side_by_side(options)
+    return try_tags(options)
+
+
+def side_by_side(options: argparse.Namespace) -> int:
+    """The default tag beside the others: most tests need one core. What it printed comes last."""
+    log = ROOT / "build" / "default.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    default = [sys.executable, __file__, load_registry().default.name]
+    with log.open("w") as file:
+        beside = subprocess.Popen(default, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        code = try_tags(options, without_default=True) | beside.wait()
+    finally:
+        beside.terminate()
+    print(log.read_text(encoding="utf-8"), end="", flush=True)
+    return code
+
+
+def try_tags(options: argparse.Namespace, *, without_default: bool = False) -> int:
     registry = load_registry()
     outcomes = []
     for tag in chosen(registry, options.tags, matrix=bool(options.matrix)):
+        if without_default and tag == registry.default:
+            continue
         outcomes.append(try_tag(tag, runs(tag, registry, options)))
         if outcomes[-1].failure:
             print(outcomes[-1].failure, flush=True)
