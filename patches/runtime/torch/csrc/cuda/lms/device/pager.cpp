@@ -2,40 +2,11 @@
 
 #include <torch/csrc/cuda/lms/base/lock.h>
 
+#include <deque>
 #include <utility>
 #include <vector>
 
 namespace torch::cuda::lms {
-
-namespace {
-
-// Operators use these for a scope.
-class Used {
- public:
-  Used(Registry& registry, std::vector<Block*> blocks)
-      : registry_(registry), blocks_(std::move(blocks)) {
-    for (Block* const block : blocks_) {
-      registry_.stay(*block, Reason::Operator);
-    }
-  }
-  ~Used() {
-    for (Block* const block : blocks_) {
-      registry_.leave(*block, Reason::Operator);
-    }
-  }
-  Used(const Used&) = delete;
-  Used& operator=(const Used&) = delete;
-
-  const std::vector<Block*>& blocks() const {
-    return blocks_;
-  }
-
- private:
-  Registry& registry_;
-  const std::vector<Block*> blocks_;
-};
-
-} // namespace
 
 Pager::Pager(
     c10::DeviceIndex device,
@@ -64,14 +35,14 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
 }
 
 void Pager::keep(Block& block, Reason reason, c10::cuda::CUDAStream stream) {
-  const Used used(registry, {&block});
+  const Stay stay(registry, block);
   room.bring(block, stream);
   registry.stay(block, reason);
   mover.wrote(block);
 }
 
 void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
-  const Used used(registry, {&block});
+  const Stay stay(registry, block);
   bool any = false;
   for (const Reason reason : reasons) {
     any = any || block.stays.has(reason);
@@ -83,7 +54,7 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
 }
 
 void Pager::touch(Block& block, c10::cuda::CUDAStream stream) {
-  const Used used(registry, {&block});
+  const Stay stay(registry, block);
   room.bring(block, stream);
   mover.wrote(block);
 }
@@ -102,8 +73,12 @@ void Pager::fail(Block& block, const std::string& message) {
 void Pager::restore() {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   // All stay before the first is brought: to bring one must not page out another.
-  const Used used(registry, registry.blocks());
-  for (Block* const block : used.blocks()) {
+  const std::vector<Block*> blocks = registry.blocks();
+  std::deque<Stay> stays;
+  for (Block* const block : blocks) {
+    stays.emplace_back(registry, *block);
+  }
+  for (Block* const block : blocks) {
     if (block->state.is(State::Freed)) {
       continue; // meanwhile
     }
@@ -118,7 +93,7 @@ void Pager::restore() {
     room.bring(*block, stream);
   }
   mover.synchronize();
-  for (Block* const block : used.blocks()) {
+  for (Block* const block : blocks) {
     if (!block->state.is(State::Freed)) {
       mover.wrote(*block); // writes are not seen any more
     }
