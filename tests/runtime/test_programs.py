@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
+import unseen
 from conftest import CAPACITY, DEVICE, MIB, ON_HARDWARE, SMALL
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -149,13 +150,11 @@ def fitted(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return flat[: x.numel()].view(x.shape) if len(flat) >= x.numel() else flat[0]
 
 
-class Memory:
+class Memory(unseen.Memory):
     """What a correct program knows of a storage: where it comes from, and who uses it."""
 
     def __init__(self, home: torch.cuda.Stream) -> None:
-        self.home = home
-        self.written: dict[torch.cuda.Stream, torch.cuda.Event] = {}
-        self.read: dict[torch.cuda.Stream, torch.cuda.Event] = {}
+        super().__init__(home)
         self.recorded: set[torch.cuda.Stream] = set()
         self.holds: list = []
         self.address: int | None = None
@@ -285,19 +284,6 @@ class Programs(RuleBasedStateMachine):
 
     # What a correct program does ---------------------------------------------------------------
 
-    def begin(self, stream: torch.cuda.Stream, memory: Memory, write: bool) -> None:
-        """Orders the stream behind the uses that a use of this kind must come after."""
-        for uses in (memory.written, memory.read) if write else (memory.written,):
-            for other, event in uses.items():
-                if other != stream:
-                    stream.wait_event(event)
-
-    def end(self, stream: torch.cuda.Stream, memory: Memory, write: bool) -> None:
-        if write:
-            memory.written.clear()
-            memory.read.clear()
-        (memory.written if write else memory.read)[stream] = stream.record_event()
-
     def free(self, memory: Memory, wait: bool) -> None:
         """Makes the uses on other streams known to the allocator, before the memory dies."""
         self.let_go(memory)
@@ -323,7 +309,7 @@ class Programs(RuleBasedStateMachine):
         key = untyped_storage(cuda)._cdata
         if key not in self.memories:
             self.memories[key] = Memory(stream)
-            self.end(stream, self.memories[key], write=True)
+            self.memories[key].end(stream, write=True)
         value = Value(cuda, cpu, self.memories[key])
         self.live.append(value)
         return value
@@ -342,7 +328,7 @@ class Programs(RuleBasedStateMachine):
         """The storage has other memory now."""
         old = value.memory
         memory = Memory(stream)
-        self.end(stream, memory, write=True)
+        memory.end(stream, write=True)
         for sharer in self.live:
             if sharer.memory is old:
                 sharer.memory = memory
@@ -354,12 +340,12 @@ class Programs(RuleBasedStateMachine):
         if value.device() == device:
             return value
         from_, to = STREAMS[1 - device][stream], STREAMS[device][stream]
-        self.begin(from_, value.memory, write=False)
+        value.memory.begin(from_, write=False)
         with torch.cuda.stream(to), torch.cuda.stream(from_):
             # A copy that changes the strides runs, simulated, on the other device's stream.
             cuda = value.cuda.contiguous().to(f"cuda:{device}")
         copy = Value(cuda, value.cpu.contiguous().clone(), Memory(to))
-        self.end(from_, value.memory, write=False)
+        value.memory.end(from_, write=False)
         return copy
 
     def run(
@@ -370,18 +356,18 @@ class Programs(RuleBasedStateMachine):
         written = {operand.memory for operand in operands[:writes]}
         used = {operand.memory for operand in operands}
         for memory in used:
-            self.begin(home, memory, memory in written)
+            memory.begin(home, memory in written)
         with torch.cuda.stream(home):
             results = function(*[operand.cuda for operand in operands])
         for memory in used:
-            self.end(home, memory, memory in written)
+            memory.end(home, memory in written)
         return results, function(*[operand.cpu for operand in operands])
 
     def compare(self, value: Value, stream: torch.cuda.Stream) -> None:
-        self.begin(stream, value.memory, write=False)
+        value.memory.begin(stream, write=False)
         with torch.cuda.stream(stream):
             copy = value.cuda.cpu()
-        self.end(stream, value.memory, write=False)
+        value.memory.end(stream, write=False)
         assert torch.equal(copy, value.cpu)
 
     # Tensors -----------------------------------------------------------------------------------
@@ -551,7 +537,7 @@ class Programs(RuleBasedStateMachine):
         if x.memory.kept() or size == 0 or size > MIB:
             return
         home = STREAMS[x.device()][stream]
-        self.begin(home, x.memory, write=True)
+        x.memory.begin(home, write=True)
         x.memory.read[home] = home.record_event()
         self.free(x.memory, wait=False)
         with torch.cuda.stream(home):
@@ -564,11 +550,11 @@ class Programs(RuleBasedStateMachine):
     @rule(target=pinned, x=values, stream=streams)
     def to_pinned(self, x: Value, stream: int) -> Pinned:
         home = STREAMS[x.device()][stream]
-        self.begin(home, x.memory, write=False)
+        x.memory.begin(home, write=False)
         with torch.cuda.stream(home):
             host = torch.empty(x.cpu.shape, dtype=x.cpu.dtype, pin_memory=True)
             host.copy_(x.cuda, non_blocking=True)
-        self.end(home, x.memory, write=False)
+        x.memory.end(home, write=False)
         return Pinned(host, x.cpu.clone(), home.record_event())
 
     @rule(target=values, p=pinned, device=st.integers(0, 1), stream=streams)
@@ -674,13 +660,13 @@ class Programs(RuleBasedStateMachine):
         if not x.memory.kept() or not size:
             return
         home = STREAMS[x.device()][stream]
-        self.begin(home, x.memory, write=True)
+        x.memory.begin(home, write=True)
         with torch.cuda.device(x.device()):
             address = ctypes.c_void_p(x.memory.address)
             runtime = ctypes.CDLL(None)
             handle = ctypes.c_void_p(home.cuda_stream)
             assert runtime.cudaMemsetAsync(address, 1, ctypes.c_size_t(size), handle) == 0
-        self.end(home, x.memory, write=True)
+        x.memory.end(home, write=True)
         x.cpu.new_empty(0).set_(untyped_storage(x.cpu)).fill_(0x01010101)
 
     # What operators do not show ----------------------------------------------------------------
@@ -701,7 +687,7 @@ class Programs(RuleBasedStateMachine):
         first %= len(target)
         size = min(size, len(target) - first)
         home = x.memory.home
-        self.begin(home, x.memory, write=True)
+        x.memory.begin(home, write=True)
         with torch.cuda.stream(home):
             whole = storage_bytes(x.cuda)
             brought(whole)
@@ -712,7 +698,7 @@ class Programs(RuleBasedStateMachine):
                 ctypes.c_void_p(home.cuda_stream),
             )
         assert status == 0
-        self.end(home, x.memory, write=True)
+        x.memory.end(home, write=True)
         target[first : first + size] = byte
 
     @precondition(lambda self: "backward over streams" in HIDDEN_STEPS)

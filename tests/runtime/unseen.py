@@ -76,6 +76,19 @@ class Memory:
         self.written: dict[torch.cuda.Stream, torch.cuda.Event] = {}
         self.read: dict[torch.cuda.Stream, torch.cuda.Event] = {}
 
+    def begin(self, stream: torch.cuda.Stream, write: bool) -> None:
+        """Orders the stream behind the uses that a use of this kind must come after."""
+        for uses in (self.written, self.read) if write else (self.written,):
+            for other, event in uses.items():
+                if other != stream:
+                    stream.wait_event(event)
+
+    def end(self, stream: torch.cuda.Stream, write: bool) -> None:
+        if write:
+            self.written.clear()
+            self.read.clear()
+        (self.written if write else self.read)[stream] = stream.record_event()
+
 
 @dataclasses.dataclass(eq=False)
 class Value:
@@ -179,32 +192,20 @@ class Programs:
 
     # What a correct program does ---------------------------------------------------------------
 
-    def begin(self, stream: torch.cuda.Stream, memory: Memory, write: bool) -> None:
-        for uses in (memory.written, memory.read) if write else (memory.written,):
-            for other, event in uses.items():
-                if other != stream:
-                    stream.wait_event(event)
-
-    def end(self, stream: torch.cuda.Stream, memory: Memory, write: bool) -> None:
-        if write:
-            memory.written.clear()
-            memory.read.clear()
-        (memory.written if write else memory.read)[stream] = stream.record_event()
-
     def new(self, cuda: torch.Tensor, cpu: torch.Tensor, stream: torch.cuda.Stream) -> None:
         if not cpu.numel():
             return
         key = untyped_storage(cuda)._cdata
         if key not in self.memories:
             self.memories[key] = Memory(stream)
-            self.end(stream, self.memories[key], write=True)
+            self.memories[key].end(stream, write=True)
         self.live.append(Value(cuda, cpu, self.memories[key]))
 
     def drop(self, value: Value) -> None:
         memory = value.memory
         self.live.remove(value)
         if all(other.memory is not memory for other in self.live):
-            self.begin(memory.home, memory, write=True)
+            memory.begin(memory.home, write=True)
             del self.memories[untyped_storage(value.cuda)._cdata]
 
     def run(
@@ -214,11 +215,11 @@ class Programs:
         written = values[0].memory if write else None
         used = list({id(value.memory): value.memory for value in values}.values())
         for memory in used:
-            self.begin(stream, memory, memory is written)
+            memory.begin(stream, memory is written)
         with torch.cuda.stream(stream):
             found = function(*[value.cuda for value in values])
         for memory in used:
-            self.end(stream, memory, memory is written)
+            memory.end(stream, memory is written)
         return found, function(*[value.cpu for value in values])
 
     # Steps -------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ class Programs:
         used = list({id(value.memory): value.memory for value in values}.values())
         for memory in used:
             # Its bytes may have been brought for a reader on another stream.
-            self.begin(stream, memory, True)
+            memory.begin(stream, True)
 
         def later(*arguments: Any) -> None:
             if self.delay and self.draw.random() < 0.5:
@@ -343,7 +344,7 @@ class Programs:
         with torch.cuda.stream(stream):
             done = self.use(mode, later, [value.cuda for value in values], *numbers)
         for memory in used:
-            self.end(stream, memory, memory is written)
+            memory.end(stream, memory is written)
         return done
 
     def unseen_fill(self, value: Value | None = None, mode: str | None = None) -> None:
