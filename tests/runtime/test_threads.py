@@ -292,6 +292,20 @@ class Release:
         torch.cuda.lms.release(self.x)
 
 
+class Collecting(threading.Thread):
+    """Runs a function, and adds what it throws to the errors."""
+
+    def __init__(self, errors, function):
+        super().__init__()
+        self.errors, self.function = errors, function
+
+    def run(self):
+        try:
+            self.function()
+        except BaseException as error:
+            self.errors.append(error)
+
+
 def wait_for(device, api):
     """Until a call is held; returns how many are, which is 0 when it takes too long."""
     deadline = time.monotonic() + 30
@@ -309,12 +323,6 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
     torch.cuda.lms._set_stress(True)
     errors = []
 
-    def run(function):
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
     def page():
         for _ in range(3):
             with torch.cuda.device(1):
@@ -323,7 +331,7 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
             assert torch.cuda.lms.stats(1)["paged_out_bytes"] > 0
 
     device.hold(case.api, device=0)
-    threads = [threading.Thread(target=run, args=(part,)) for part in (waits.wait, page)]
+    threads = [Collecting(errors, part) for part in (waits.wait, page)]
     threads[0].start()
     waited = wait_for(device, case.api)
     threads[1].start()
@@ -377,12 +385,6 @@ def test_who_waits_for_the_native_allocator_keeps_nobody_from_another_gpu(device
     asks, moves = threading.Event(), threading.Event()
     errors = []
 
-    def run(function):
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
     def ask():
         with torch.cuda.device(0):
             asks.set()
@@ -395,12 +397,9 @@ def test_who_waits_for_the_native_allocator_keeps_nobody_from_another_gpu(device
         moves.set()
 
     device.hold("cudaFree", device=0)
-    threads = [threading.Thread(target=run, args=(f,)) for f in (torch.cuda.empty_cache, ask, page)]
+    threads = [Collecting(errors, part) for part in (torch.cuda.empty_cache, ask, page)]
     threads[0].start()
-    deadline = time.monotonic() + 30
-    while not device.waiting("cudaFree") and time.monotonic() < deadline:
-        time.sleep(0.001)
-    waited = device.waiting("cudaFree")
+    waited = wait_for(device, "cudaFree")
     threads[1].start()
     asks.wait()
     time.sleep(0.1)  # it gets as far as it can
