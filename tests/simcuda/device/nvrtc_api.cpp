@@ -44,17 +44,20 @@ bool known_option(const std::string& option) {
   return false;
 }
 
-Result size_of(Program* program, const std::string& text, size_t* size) {
+// The text is looked for only in a program that there is.
+Result size_of(Program* program, std::string Program::* text, size_t* size) {
+  const Lock lock(state().mutex);
   if (programs().count(program) == 0)
     return kInvalidProgram;
-  *size = text.size() + 1; // the compiler's texts end with a zero
+  *size = (program->*text).size() + 1; // the compiler's texts end with a zero
   return kSuccess;
 }
 
-Result get(Program* program, const std::string& text, char* to) {
+Result get(Program* program, std::string Program::* text, char* to) {
+  const Lock lock(state().mutex);
   if (programs().count(program) == 0)
     return kInvalidProgram;
-  std::memcpy(to, text.c_str(), text.size() + 1);
+  std::memcpy(to, (program->*text).c_str(), (program->*text).size() + 1);
   return kSuccess;
 }
 
@@ -138,36 +141,30 @@ SIMCUDA_API Result simcuda_nvrtcGetLoweredName(Program*, const char*, const char
 
 SIMCUDA_API Result simcuda_nvrtcGetProgramLogSize(Program* program, size_t* size) {
   SIMCUDA_ENTER_DRIVER("nvrtcGetProgramLogSize");
-  const Lock lock(state().mutex);
-  return size_of(program, program->log, size);
+  return size_of(program, &Program::log, size);
 }
 
 SIMCUDA_API Result simcuda_nvrtcGetProgramLog(Program* program, char* log) {
   SIMCUDA_ENTER_DRIVER("nvrtcGetProgramLog");
-  const Lock lock(state().mutex);
-  return get(program, program->log, log);
+  return get(program, &Program::log, log);
 }
 
 SIMCUDA_API Result simcuda_nvrtcGetPTXSize(Program* program, size_t* size) {
   SIMCUDA_ENTER_DRIVER("nvrtcGetPTXSize");
-  const Lock lock(state().mutex);
-  return size_of(program, program->image, size);
+  return size_of(program, &Program::image, size);
 }
 
 SIMCUDA_API Result simcuda_nvrtcGetPTX(Program* program, char* image) {
   SIMCUDA_ENTER_DRIVER("nvrtcGetPTX");
-  const Lock lock(state().mutex);
-  return get(program, program->image, image);
+  return get(program, &Program::image, image);
 }
 
 SIMCUDA_API Result simcuda_nvrtcGetCUBINSize(Program* program, size_t* size) {
   SIMCUDA_ENTER_DRIVER("nvrtcGetCUBINSize");
-  const Lock lock(state().mutex);
-  return size_of(program, program->image, size);
+  return size_of(program, &Program::image, size);
 }
 
 SIMCUDA_API Result simcuda_nvrtcGetCUBIN(Program* program, char* image) {
   SIMCUDA_ENTER_DRIVER("nvrtcGetCUBIN");
-  const Lock lock(state().mutex);
-  return get(program, program->image, image);
+  return get(program, &Program::image, image);
 }
