@@ -1,16 +1,21 @@
-"""What Large Model Support costs while everything fits: LMS off and on, in interleaved pairs.
+"""What Large Model Support costs while everything fits, in interleaved pairs.
 
     python tests/gpu/overhead.py --out DIR
 
-needs a torch with LMS, torchvision and rich. Prints a table, and leaves overhead.json and
-overhead.md in DIR. One process measures both, so that clocks and caches are the same for both.
+needs a torch with LMS, torchvision and rich. Prints two tables, and leaves overhead.json and
+overhead.md in DIR. The first compares LMS off and on in one process, so that clocks and caches are
+the same for both. But LMS off costs something once it was on: the second compares processes that
+have it on with processes that never had, which take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,18 +58,46 @@ def small_operators(count: int, elements: int) -> Callable[[], None]:
     return step
 
 
-def never_on(step: Callable[[], None], *, count: int) -> list[float]:
-    """Seconds of each step in a process where LMS has not been on yet."""
+def cases(batch: int, operators: int) -> dict[str, tuple[Callable[[], None], int]]:
+    """By name: a step, and how many operators are in it, or 1 when a whole step counts."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.backends.cudnn.deterministic = True
+    return {
+        f"ResNet-50, batch {batch}": (resnet(batch), 1),
+        # 4 KB is below what LMS manages, 4 MB above.
+        "add_, 1 Ki elements": (small_operators(operators, 1 << 10), operators),
+        "add_, 1 Mi elements": (small_operators(operators, 1 << 20), operators),
+    }
+
+
+def alone(step: Callable[[], None], *, count: int) -> float:
+    """Seconds of a step: the median in this process."""
     import torch
 
     seconds = []
-    for _ in range(count):
+    for _ in range(count + 6):
         torch.cuda.synchronize()
         started = time.perf_counter()
         step()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
-    return seconds
+    return statistics.median(seconds[6:])
+
+
+def process_pairs(arguments: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each case's step where LMS was never on, and where it is, by turns."""
+    measured: dict[str, list[tuple[float, float]]] = {}
+    for index in range(arguments.processes):
+        seconds = {}
+        for turn in ("never", "on") if index % 2 == 0 else ("on", "never"):
+            command = [sys.executable, __file__, *sys.argv[1:], "--measure", turn]
+            seconds[turn] = json.loads(subprocess.check_output(command, text=True))
+        for name in seconds["on"]:
+            both = (seconds["never"][name], seconds["on"][name])
+            measured.setdefault(name, []).append(both)
+    return measured
 
 
 def pairs(
@@ -98,62 +131,68 @@ def pairs(
     return measured
 
 
+def cells(
+    name: str, measured: list[tuple[float, float]], operators: int, before: str, after: str
+) -> dict[str, str]:
+    """A row about seconds before and after."""
+    first = statistics.median(one for one, _ in measured)
+    second = statistics.median(other for _, other in measured)
+    low, middle, high = statistics.quantiles([other - one for one, other in measured], n=4)
+    unit, scale = ("ms", 1e3) if operators == 1 else ("µs/operator", 1e6 / operators)
+    return {
+        "": name,
+        "unit": unit,
+        before: f"{first * scale:.3f}",
+        after: f"{second * scale:.3f}",
+        "difference (median of pairs)": f"{middle * scale:+.3f}",
+        "its quartiles": f"{low * scale:+.3f} to {high * scale:+.3f}",
+        "share": f"{middle / first:+.2%}",
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=40, help="of steps in one process")
+    parser.add_argument("--processes", type=int, default=12, help="pairs of processes")
     parser.add_argument("--batch", type=int, default=128, help="of ResNet-50 (default: 128)")
     parser.add_argument("--operators", type=int, default=2000, help="in the loop of small ones")
+    parser.add_argument("--measure", choices=("never", "on"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     import torch
 
-    torch.manual_seed(0)
-    torch.backends.cudnn.deterministic = True
-    cases = {
-        f"ResNet-50, batch {arguments.batch}": (resnet(arguments.batch), 1),
-        # 4 KB is below what LMS manages, 4 MB above.
-        "add_, 1 Ki elements": (small_operators(arguments.operators, 1 << 10), arguments.operators),
-        "add_, 1 Mi elements": (small_operators(arguments.operators, 1 << 20), arguments.operators),
-    }
-    rows, data = [], {}
-    # All of these before LMS is first on: from then on its allocator tier stays in place.
-    before = {
-        name: never_on(step, count=arguments.pairs + 6)[6:] for name, (step, _) in cases.items()
-    }
-    for name, watch in itertools.product(cases, (False, True)):
-        step, operators = cases[name]
+    if arguments.measure == "on":
+        torch.cuda.set_enabled_lms(True)
+    steps = cases(arguments.batch, arguments.operators)
+    if arguments.measure:
+        found = {name: alone(step, count=arguments.pairs) for name, (step, _) in steps.items()}
+        print(json.dumps(found))
+        return
+    title = f"{arguments.pairs} pairs of steps in one process, LMS off and on"
+    rows: dict[str, list[dict[str, str]]] = {title: []}
+    data: dict[str, object] = {}
+    for name, watch in itertools.product(steps, (False, True)):
+        step, operators = steps[name]
         measured = pairs(step, count=arguments.pairs, warm_up=6, watch=watch)
-        off = statistics.median(without for without, _ in measured)
-        on = statistics.median(with_lms for _, with_lms in measured)
-        extra = [with_lms - without for without, with_lms in measured]
-        low, middle, high = statistics.quantiles(extra, n=4)
-        unit, scale = ("ms", 1e3) if operators == 1 else ("µs/operator", 1e6 / operators)
-        rows.append(
-            {
-                "": name,
-                "LMS": "watching" if watch else "as it sees fit",
-                "unit": unit,
-                "never on": f"{statistics.median(before[name]) * scale:.3f}",
-                "LMS off": f"{off * scale:.3f}",
-                "LMS on": f"{on * scale:.3f}",
-                "difference (median of pairs)": f"{middle * scale:+.3f}",
-                "its quartiles": f"{low * scale:+.3f} to {high * scale:+.3f}",
-                "share": f"{middle / off:+.2%}",
-            }
-        )
-        data[f"{name}, watching" if watch else name] = {
-            "operators": operators,
-            "seconds_never_on": before[name],
-            "seconds_off_on": measured,
-        }
+        shown = f"{name}, watching" if watch else name
+        rows[title].append(cells(shown, measured, operators, "LMS off", "LMS on"))
+        data[shown] = {"operators": operators, "seconds_off_on": measured}
+    if arguments.processes > 1:
+        title = f"{arguments.processes} pairs of processes, LMS never on and on"
+        by_name = process_pairs(arguments)
+        rows[title] = [
+            cells(name, by_name[name], operators, "never on", "on")
+            for name, (_, operators) in steps.items()
+        ]
+        data["processes"] = by_name
     report.write(
         arguments.out,
         "overhead",
-        "LMS without memory pressure, against LMS off",
+        "What LMS costs without memory pressure",
         machine.describe(),
-        {f"{arguments.pairs} interleaved pairs": rows},
+        rows,
         data,
     )
 
