@@ -184,6 +184,47 @@ def test_storages_with_a_python_object_die_while_they_are_paged_out():
     assert run_sim(known_to_python, 60, timeout=TIMEOUT) == [0, []]
 
 
+def owned_by_python_alone(device, seconds):
+    """One thread pages out all that it may while another keeps the GIL."""
+    import ctypes
+    import faulthandler
+    import sys
+    import threading
+    import time
+
+    import torch
+
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    tensors = [torch.arange(1 << 14, device="cuda") + i for i in range(5)]
+    old = not hasattr(torch.Tensor, "untyped_storage")  # before 2.0
+    storages = [x._storage() if old else x.untyped_storage() for x in tensors[1:4]]
+    first, last = tensors[0], tensors[4]
+    del tensors
+    device.hold("cudaMemcpyAsync", seconds=0.2)
+    thread = threading.Thread(target=torch.cuda.reclaim_inactive)
+    thread.start()
+    while not device.waiting("cudaMemcpyAsync"):
+        time.sleep(0.001)
+    sys.setswitchinterval(seconds)
+    with_gil = ctypes.PyDLL(None)
+    deadline = time.monotonic() + seconds / 2
+    while device.count("cudaMemcpyAsync", with_gil=True) < 2 and time.monotonic() < deadline:
+        with_gil.usleep(10_000)
+    begun = device.count("cudaMemcpyAsync", with_gil=True)
+    sys.setswitchinterval(0.005)
+    thread.join()
+    faulthandler.cancel_dump_traceback_later()
+    same = [torch.equal(x.cpu(), torch.arange(1 << 14) + i) for i, x in ((0, first), (4, last))]
+    return begun, same, len(storages)
+
+
+def test_a_storage_that_python_alone_owns_needs_no_gil_to_be_looked_at():
+    assert run_sim(owned_by_python_alone, 60, timeout=TIMEOUT) == [2, [True, True], 3]
+
+
 # One thread waits for its GPU -----------------------------------------------------------------
 
 

@@ -108,9 +108,13 @@ class Device:
         """How many calls of `api` are held now."""
         return int(self._runtime.simcuda_waiting(api.encode()))
 
-    def count(self, api: str) -> int:
-        """How often `api` was called since the last reset_counts()."""
-        return int(self._runtime.simcuda_count(api.encode()))
+    def count(self, api: str, *, with_gil: bool = False) -> int:
+        """How often `api` was called since the last reset_counts().
+
+        With `with_gil`, no other thread gets the GIL meanwhile.
+        """
+        library = ctypes.PyDLL(self._runtime._name) if with_gil else self._runtime
+        return int(library.simcuda_count(api.encode()))
 
     def counts(self) -> dict[str, int]:
         return _parse_counts(self._runtime.simcuda_counts())
