@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from cxx import HERE, compile_cxx
-
-SHIM = HERE.parent / "simcuda" / "cuda_shim"
+from cxx import CUDA_OPTIONS, HERE, compile_cxx
 
 
 class CheckError(RuntimeError):
@@ -19,19 +17,7 @@ class CheckError(RuntimeError):
 def load(folder: Path, *options: str) -> ctypes.CDLL:
     """Compiles the checker into a library in the folder."""
     library = folder / "kernels.so"
-    version = int(torch.version.cuda.split(".")[0])
-    compile_cxx(
-        HERE / "kernels.cpp",
-        library,
-        "-shared",
-        "-fPIC",
-        f"-DCUDART_VERSION={version}000",
-        "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
-        f"-I{SHIM}",
-        "-Wl,--no-as-needed",
-        "-lc10_cuda",
-        *options,
-    )
+    compile_cxx(HERE / "kernels.cpp", library, "-shared", "-fPIC", *CUDA_OPTIONS, *options)
     return opened(library)
 
 

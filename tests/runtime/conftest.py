@@ -92,6 +92,7 @@ def clean_slate() -> Iterator[None]:
     DEVICE.set_host_limit(0)
     DEVICE.set_cap(CAPACITY)
     torch.cuda.lms._set_stress(False)
+    torch.cuda.lms._set_late(False)
     torch.cuda.lms._set_verify_clean(False)
     gc.collect()
     races = DEVICE.races()

@@ -19,6 +19,16 @@ RUNTIME = Path(os.environ.get("LMS_RUNTIME", HERE.parents[1] / "patches" / "runt
 TORCH = Path(torch.__file__).parent
 
 
+# For what includes CUDA's headers and calls PyTorch's CUDA libraries.
+CUDA_OPTIONS = (
+    f"-DCUDART_VERSION={(torch.version.cuda or '0').split('.')[0]}000",
+    "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
+    f"-I{HERE.parent / 'simcuda' / 'cuda_shim'}",
+    "-Wl,--no-as-needed",
+    "-lc10_cuda",
+)
+
+
 def compile_cxx(source: Path, output: Path, *options: str) -> None:
     command = [
         os.environ.get("CXX", "g++"),

@@ -15,9 +15,9 @@ explain = torch.cuda.lms.explain
 
 
 def pressed():
-    """More than the limit of 8 MiB, in use at the same time; keep what it returns."""
-    torch.cuda.set_limit_lms(8 * MIB)
-    return [managed(pattern(4, start=i)) for i in range(4)]
+    """More than the limit, in use at the same time; keep what it returns."""
+    torch.cuda.set_limit_lms(24 * MIB)
+    return [managed(pattern(10, start=i)) for i in range(4)]
 
 
 def test_off():
@@ -39,17 +39,17 @@ def test_no_pressure():
 def test_it_swaps():
     kept = pressed()
     (line,) = explain().splitlines()
-    assert line.startswith("LMS pages out: 2 page-outs moved 8.00 MiB to the host; 0 bytes came")
-    assert line.endswith("and 8.00 MiB are there now.")
+    assert line.startswith("LMS pages out: 2 page-outs moved 20.00 MiB to the host; 0 bytes came")
+    assert line.endswith("and 20.00 MiB are there now.")
     kept[0].sum()
-    assert "4.00 MiB came back" in explain()
+    assert "10.00 MiB came back" in explain()
 
 
 def test_all_storages_are_too_small():
     torch.cuda.set_size_lms(64 * MIB)
     kept = pressed()
     assert len(kept) == 4
-    assert "16.00 MiB of 16.00 MiB in use are not managed: storages below 64.00 MiB" in explain()
+    assert "40.00 MiB of 40.00 MiB in use are not managed: storages below 64.00 MiB" in explain()
 
 
 def test_held():

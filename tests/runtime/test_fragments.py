@@ -26,8 +26,7 @@ def served_by(before: dict[str, int]) -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def whole_device() -> None:
-    # Far above what there is: only the device's end makes room.
-    torch.cuda.set_limit_lms(1 << 40)
+    torch.cuda.lms._set_late(True)  # only the device's end makes room
     assert torch.cuda.memory_reserved() == 0
 
 
@@ -98,7 +97,7 @@ def test_fragmentation_is_a_number():
 
 def test_changing_shapes_at_a_tight_limit():
     # Every size once more, in an order that leaves holes.
-    torch.cuda.set_limit_lms(0)
+    torch.cuda.lms._set_late(False)
     kept = {}
     for i in range(120):
         mib = 1 + (i * 7) % 13
@@ -110,7 +109,7 @@ def test_changing_shapes_at_a_tight_limit():
 
 
 def test_the_automatic_limit_recovers():
-    torch.cuda.set_limit_lms(0)
+    torch.cuda.lms._set_late(False)
     whole = stat("limit_bytes")
 
     def fail() -> None:

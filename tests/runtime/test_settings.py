@@ -148,7 +148,7 @@ def test_an_operator_that_fails_when_the_device_is_full(capfd, idle):
         x, other = managed(pattern(1)), managed(pattern(20))
         if not idle:
             torch.cuda.lms.exclude(other)
-        torch.cuda.set_limit_lms(CAPACITY)  # from now on LMS keeps no memory for others itself
+        torch.cuda.lms._set_late(True)  # from now on LMS keeps no memory for others itself
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         fill = torch.empty(free // (2 * MIB) * 2 * MIB, dtype=torch.uint8, device="cuda")
@@ -212,20 +212,20 @@ def test_alloc_distribution_counts_each_source():
         return {k[len(prefix) :]: v for k, v in numbers.items() if k.startswith(prefix)}
 
     torch.cuda.empty_cache()
-    x = torch.empty(floats(8), device="cuda")
+    x = torch.empty(floats(20), device="cuda")
     assert counts()["cudamalloc"] == 1
     del x
-    x = torch.empty(floats(8), device="cuda")
+    x = torch.empty(floats(20), device="cuda")
     assert counts()["freelist"] == 1
     managed(x)
-    torch.cuda.set_limit_lms(8 << 20)
-    y = torch.empty(floats(8), device="cuda")
+    torch.cuda.set_limit_lms(24 << 20)
+    y = torch.empty(floats(20), device="cuda")
     assert counts()["reclaim_one"] == 1
     managed(y)
     del x, y
-    torch.cuda.set_limit_lms(12 << 20)
-    small = [managed(torch.empty(floats(3), device="cuda")) for _ in range(4)]
-    z = torch.empty(floats(6), device="cuda")
+    torch.cuda.set_limit_lms(44 << 20)
+    small = [managed(torch.empty(floats(10), device="cuda")) for _ in range(4)]
+    z = torch.empty(floats(20), device="cuda")
     assert counts()["reclaim_fragments"] == 1
     del small, z
 

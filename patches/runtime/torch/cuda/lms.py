@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import os
 import sys
 import threading
@@ -49,6 +50,8 @@ _SOURCES = (
 _lock = threading.RLock()
 _library = None
 _addresses_guarded = False
+# Operators have used tensors while LMS did not look at them.
+_unseen = False
 # What the user set, also while there is no device to apply it to. Bytes.
 _settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0}
 # An _Oracle, when the environment asks for one.
@@ -176,12 +179,15 @@ def set_enabled_lms(enable):
             does not fit; it stays on.
         RuntimeError: the CUDA allocator in use is not the native one.
     """
+    global _unseen
     enable = bool(enable)
     library = _load()
     if library is not None:
         _check(library.lms_set_enabled(int(enable)))
         if enable:
             _guard_addresses()
+            if not _settings["enabled"]:
+                _unseen = True
             distributed = torch.distributed
             if distributed.is_available() and distributed.is_initialized():
                 _watch()  # hooks and collectives use what no operator shows
@@ -194,15 +200,17 @@ def get_enabled_lms():
 
 
 def set_limit_lms(limit):
-    r"""Sets how many bytes of tensors LMS keeps on a GPU.
+    r"""Sets how many bytes PyTorch takes from a GPU (``memory_reserved()``).
 
-    The limit is soft: what running operators use at once is never paged out,
-    and what an operator makes counts when it has ended.
+    LMS pages out to stay below the limit. It gives way only where what cannot be
+    paged out needs more: what running operators use at once, small tensors, and
+    what is held. ``explain()`` says so, and ``stats()["over_limit_count"]``
+    counts. In PyTorch before 1.8 more can be taken for a moment, and is given
+    back at once.
 
     Args:
-        limit (int): bytes, for each device, of the tensors that LMS manages;
-            0 = automatic, 95 % of what the process can get, for all that
-            PyTorch allocates.
+        limit (int): bytes, for each device; 0 = automatic, what the process can
+            get. 5 % of either are left to fragmentation.
     """
     _set_bytes("limit", _size(limit, "limit"))
 
@@ -248,7 +256,8 @@ def reclaim_inactive():
 
     With the automatic limit LMS only begins to look at what operators use when a
     twentieth of it is in use (``stats()["watching"]``), or with the first call of
-    this, which then returns 0. A limit that is set makes it look from then on.
+    this. Of what was there before, the first call pages out the tensors that
+    Python knows.
 
     Returns:
         int: bytes of GPU memory given back to PyTorch's cache.
@@ -256,9 +265,25 @@ def reclaim_inactive():
     library = _load()
     if library is None:
         return 0
+    if _settings["enabled"]:
+        _show_tensors()
     reclaimed = ctypes.c_size_t()
     _check(library.lms_reclaim_inactive(ctypes.byref(reclaimed)))
     return reclaimed.value
+
+
+def _show_tensors():
+    """Shows LMS what operators have used while it did not look at them."""
+    if not _unseen:
+        return
+    _watch()
+    for known in gc.get_objects():
+        # Not isinstance(), which runs the code of objects that stand for others.
+        if issubclass(type(known), torch.Tensor):
+            for storage in _storages([known]):
+                if storage.nbytes() >= _settings["size"]:
+                    _check(_library.lms_hold(storage._cdata))
+                    _check(_library.lms_release(storage._cdata))
 
 
 def reserve_host(size, device=None):
@@ -770,13 +795,20 @@ def _values(device):
 
 
 def add_stats(stats, device=None):
-    r"""Adds LMS's statistics to the nested dictionary of ``memory_stats``."""
+    r"""Adds LMS's statistics to the nested dictionary of ``memory_stats``.
+
+    While LMS is off, all that is allocated is pinned, as with the first LMS.
+    """
     for name, value in _values(device).items():
         parts = name.split(".")
         nested = stats
         for part in parts[:-1]:
             nested = nested.setdefault(part, {})
         nested[parts[-1]] = value
+    if not _settings["enabled"]:
+        for name, allocated in (("pinned", "allocation"), ("pinned_bytes", "allocated_bytes")):
+            for pool, values in stats.get(allocated, {}).items():
+                stats[name][pool].update(values)
     return stats
 
 
@@ -844,10 +876,8 @@ def explain(device=None):
     resident = values["lms.resident_bytes.current"]
     held = values["lms.held_bytes.current"]
     hooks = values["lms.hook_bytes"]
-    if _settings["limit"]:
-        how, most = "set with set_limit_lms", values["lms.resident_bytes.peak"]
-    else:
-        how, most = "automatic", native.get("allocated_bytes.all.peak", 0)
+    how = "set with set_limit_lms" if _settings["limit"] else "automatic"
+    most = native.get("allocated_bytes.all.peak", 0)
     pressure = most > limit or values["lms.out_of_memory_retries"] > 0
     if values["reclaimed"]:
         found.append(
@@ -895,6 +925,13 @@ def explain(device=None):
         found.append(
             "{} of {} managed on the GPU are held there, because {}; release() ends that.".format(
                 _words(held), _words(resident), ", and ".join(why_held)
+            )
+        )
+    if values["lms.over_limit_count"]:
+        found.append(
+            "The limit gave way {} times, by {} at most: what running operators use at once, and "
+            "what cannot be paged out, needed more.".format(
+                values["lms.over_limit_count"], _words(values["lms.over_limit_bytes_peak"])
             )
         )
     if values["pinned_bytes.all.peak"] * 10 > limit * 8:
@@ -996,8 +1033,15 @@ def _set_stress(enable):
     _check(_load().lms_set_option(b"stress", int(enable)))
 
 
+def _set_late(enable):
+    """Pages out only for requests that have failed. For tests."""
+    _check(_load().lms_set_option(b"late", int(enable)))
+
+
 def _watch():
     """Looks at operators from now on, wherever memory stands. For tests."""
+    global _unseen
+    _unseen = False
     _check(_load().lms_set_option(b"watch", 1))
 
 
@@ -1077,3 +1121,10 @@ def _start_oracle():
 
 if os.environ.get("PYTORCH_LMS_ORACLE", "0") not in ("", "0"):
     _start_oracle()
+
+
+# The first LMS had its functions in torch.cuda.memory, which imports this module.
+_memory = sys.modules.get("torch.cuda.memory")
+if _memory is not None:
+    for _name in __all__:
+        setattr(_memory, _name, globals()[_name])

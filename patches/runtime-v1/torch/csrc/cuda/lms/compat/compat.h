@@ -113,6 +113,7 @@ class CUDAAllocator {
   double getMemoryFraction(c10::DeviceIndex /*device*/) {
     return 1.0;
   }
+  void setMemoryFraction(double /*fraction*/, c10::DeviceIndex /*device*/) {}
   bool initialized() {
     return true;
   }
@@ -122,6 +123,9 @@ class CUDAAllocator {
 };
 
 } // namespace cca
+
+// Whether the native allocator can be told how much it may take.
+constexpr bool kHasFraction = false;
 
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& /*allocator*/) {
   cca::SnapshotInfo info;

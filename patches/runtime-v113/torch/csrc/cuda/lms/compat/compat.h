@@ -74,6 +74,9 @@ class CUDAAllocator {
     const double fraction = seam_.fractions.at(static_cast<size_t>(device));
     return fraction > 0 ? fraction : 1.0;
   }
+  void setMemoryFraction(double fraction, c10::DeviceIndex device) {
+    native_.set_memory_fraction(fraction, device);
+  }
   bool initialized() {
     try {
       native::getDeviceStats(0);
@@ -95,6 +98,9 @@ class CUDAAllocator {
 };
 
 } // namespace cca
+
+// Whether the native allocator can be told how much it may take.
+constexpr bool kHasFraction = true;
 
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {
   cca::SnapshotInfo info;

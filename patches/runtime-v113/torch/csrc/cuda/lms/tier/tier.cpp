@@ -74,7 +74,7 @@ void empty_cache() {
 
 void set_memory_fraction(double fraction, int device) {
   native().set_memory_fraction(fraction, device);
-  fraction_changed(static_cast<c10::DeviceIndex>(device));
+  fraction_changed(static_cast<c10::DeviceIndex>(device), fraction);
 }
 
 void capture_begins(int device, c10::cuda::CaptureId_t graph, compat::MempoolId pool) {
@@ -92,6 +92,7 @@ void capture_begins(int device, c10::cuda::CaptureId_t graph, compat::MempoolId 
   };
   pager.pools.begin(
       pool, captures_it, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+  pager.room.limit().cap().enforce();
   Guard::keep_pinned(pager);
 }
 
@@ -100,7 +101,9 @@ void capture_ends(int device, c10::cuda::CaptureId_t graph) {
   const Lock lock;
   const auto found = captures().find(graph);
   if (found != captures().end()) {
-    Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).pools.end(found->second);
+    Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
+    pager.pools.end(found->second);
+    pager.room.limit().cap().enforce();
     captures().erase(found);
   }
 }

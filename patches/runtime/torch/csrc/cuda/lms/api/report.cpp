@@ -76,6 +76,8 @@ std::vector<Entry> make_entries() {
       {"lms.adopted", &Stats::adopted},
       {"lms.out_of_memory_retries", &Stats::out_of_memory_retries},
       {"lms.out_of_memory_caught", &Stats::out_of_memory_caught},
+      {"lms.over_limit_count", &Stats::over_limit_count},
+      {"lms.over_limit_bytes_peak", &Stats::over_limit_bytes_peak},
       {"lms.clean_violations", &Stats::clean_violations},
       {"lms.violations", &Stats::violations}};
   for (const auto& entry : counts) {
@@ -109,7 +111,7 @@ std::vector<Entry> make_entries() {
   entries.push_back(
       {"lms.watching", [](Pager&) { return int64_t(Watch::get().counting() ? 0 : 1); }});
   entries.push_back(
-      {"lms.limit_bytes", [](Pager& p) { return static_cast<int64_t>(p.room.limit().bytes()); }});
+      {"lms.limit_bytes", [](Pager& p) { return static_cast<int64_t>(p.room.limit().shown()); }});
   return entries;
 }
 

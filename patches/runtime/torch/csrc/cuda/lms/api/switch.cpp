@@ -24,6 +24,7 @@ void turn_on() {
     }
   }
   runtime.settings.enabled = true;
+  runtime.each([](Pager& pager) { pager.room.limit().forget(); });
   Watch::get().start(runtime.settings.limit > 0 || runtime.settings.stress);
 }
 
@@ -42,6 +43,7 @@ void turn_off() {
   }
   Watch::get().stop();
   runtime.settings.enabled = false;
+  runtime.each([](Pager& pager) { pager.room.limit().cap().enforce(); });
 }
 
 } // namespace torch::cuda::lms

@@ -53,6 +53,10 @@ class Native {
     const Lock::Pause pause;
     return allocator_->getMemoryFraction(device);
   }
+  void set_fraction(c10::DeviceIndex device, double fraction) const {
+    const Lock::Pause pause;
+    allocator_->setMemoryFraction(fraction, device);
+  }
   compat::cca::SnapshotInfo snapshot() const {
     const Lock::Pause pause;
     return compat::snapshot(*allocator_);

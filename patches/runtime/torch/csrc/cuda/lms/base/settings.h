@@ -10,7 +10,7 @@ namespace torch::cuda::lms {
 struct Settings {
   Published<bool> enabled{false};
 
-  // Bytes of managed storages on a device before LMS pages out; 0 = automatic.
+  // Bytes that PyTorch may take from a device; 0 = what there is.
   Published<size_t> limit{0};
 
   // Bytes of the smallest storage that is managed. 1 MiB as in the first LMS.
@@ -23,6 +23,9 @@ struct Settings {
   // Page out everything idle at each allocation. For tests: any use of a
   // storage that the guard does not see becomes an error at once.
   Published<bool> stress{false};
+
+  // Make room only for requests that have failed, and keep none for others. For tests.
+  Published<bool> late{false};
 
   // Before a block is paged out without a copy, compare it with its host copy.
   // For tests: an operator that writes without saying so is counted.

@@ -76,6 +76,8 @@ struct Stats {
   int64_t adopted = 0; // storages that came under management
   int64_t out_of_memory_retries = 0; // allocations that first failed
   int64_t out_of_memory_caught = 0; // by operators that went on
+  int64_t over_limit_count = 0; // requests that the user's limit gave way to
+  int64_t over_limit_bytes_peak = 0; // by so many at most
   int64_t clean_violations = 0; // see Settings::verify_clean
   int64_t violations = 0; // see Settings::verify
   std::array<int64_t, kSources> alloc_distribution{};
@@ -86,6 +88,7 @@ struct Stats {
     resident_bytes.reset_peak();
     paged_out_bytes.reset_peak();
     held_bytes.reset_peak();
+    over_limit_bytes_peak = 0;
   }
 
   void reset_accumulated() {
@@ -96,6 +99,7 @@ struct Stats {
     held_bytes.reset_accumulated();
     page_out_count = page_out_bytes = page_in_count = page_in_bytes = 0;
     clean_count = adopted = out_of_memory_retries = out_of_memory_caught = 0;
+    over_limit_count = 0;
     clean_violations = violations = 0;
     alloc_distribution.fill(0);
   }

@@ -30,6 +30,9 @@ using MempoolId = c10::MempoolId_t;
 using MempoolId = c10::cuda::MempoolId_t;
 #endif
 
+// Whether the native allocator can be told how much it may take.
+constexpr bool kHasFraction = true;
+
 inline at::DataPtr& data_ptr(c10::StorageImpl& storage) {
   return storage._mutable_data_ptr_no_checks();
 }

@@ -9,22 +9,28 @@ namespace torch::cuda::lms {
 
 size_t Limit::known() const {
   const size_t set = settings_.limit;
-  return set ? set : automatic_ - std::min(automatic_, headroom_.bytes());
+  return set ? set : most_ - std::min(most_, headroom_.bytes());
+}
+
+size_t Limit::shown() {
+  bytes();
+  return known();
 }
 
 size_t Limit::bytes() {
-  if (settings_.limit == 0 && automatic_ == 0) {
+  if (most_ == 0) {
     look();
   }
-  return known();
+  cap_.enforce();
+  return most_ - std::min(most_, headroom_.bytes());
 }
 
 void Limit::look() {
   const c10::cuda::CUDAGuard guard(device_);
   const auto reserved = static_cast<size_t>(native_.stats(device_).reserved_bytes[0].current);
-  const double share = native_.fraction(device_);
   size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free_, &total));
+  cap_.total(total);
   const size_t others = total - std::min(total, free_ + reserved);
   if (others_ == 0) {
     spare_ = std::min(others, total / 32);
@@ -34,8 +40,11 @@ void Limit::look() {
   others_ = others;
   const double reachable =
       static_cast<double>(free_ + reserved - std::min(spare_, free_ + reserved));
+  const double allowed = cap_.share() * static_cast<double>(total);
+  const size_t set = settings_.limit;
+  const double limit = set ? static_cast<double>(set) : reachable;
   // 95 %, as the first LMS: the rest is for fragmentation.
-  automatic_ = static_cast<size_t>(0.95 * std::min(reachable, share * static_cast<double>(total)));
+  most_ = std::max<size_t>(static_cast<size_t>(0.95 * std::min({reachable, allowed, limit})), 1);
 }
 
 } // namespace torch::cuda::lms

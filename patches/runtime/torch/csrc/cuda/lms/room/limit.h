@@ -2,28 +2,47 @@
 
 #include <torch/csrc/cuda/lms/base/native.h>
 #include <torch/csrc/cuda/lms/base/settings.h>
+#include <torch/csrc/cuda/lms/room/cap.h>
 #include <torch/csrc/cuda/lms/room/headroom.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace torch::cuda::lms {
 
-// How many bytes of one device may be in use: what the user set, or what the device has. Under the
-// LMS mutex, which bytes() and look() can pause.
+// How many bytes of one device may be in use before something is paged out: 95 % of what the user's
+// limit, his share of the device and what it has allow PyTorch to take. Under the LMS mutex, which
+// bytes(), shown() and look() can pause.
 class Limit {
  public:
-  Limit(c10::DeviceIndex device, const Settings& settings, const Native& native)
-      : device_(device), settings_(settings), native_(native) {}
+  Limit(c10::DeviceIndex device, const Settings& settings, const Native& native, const Pools& pools)
+      : device_(device),
+        settings_(settings),
+        native_(native),
+        cap_(device, settings, native, pools) {}
 
-  // Bytes. The second does not ask the device: 0 if that was not asked before.
   size_t bytes();
+  // What users are told: the limit that they set, or else bytes(). The second does not ask the
+  // device: 0 if that was not asked before.
+  size_t shown();
   size_t known() const;
 
-  // The settings have changed.
+  // What enforces it.
+  Cap& cap() {
+    return cap_;
+  }
+
+  // What the user set has changed.
   void forget() {
-    automatic_ = spare_ = others_ = 0;
+    most_ = spare_ = others_ = 0;
     headroom_ = {};
+    cap_.forget();
+    changed_ = true;
+  }
+  // Whether more may be reserved than is allowed since the last call.
+  bool take_changed() {
+    return std::exchange(changed_, false);
   }
 
   // The native allocator has taken memory from the device, or failed to: looks at the device again.
@@ -43,18 +62,21 @@ class Limit {
 
   // A request was let through, and failed all the same: what is free lies in pieces.
   void failed() {
-    headroom_.failed(automatic_);
+    headroom_.failed(most_);
   }
   void allocated(size_t bytes) {
-    headroom_.allocated(bytes, automatic_);
+    headroom_.allocated(bytes, most_);
+    changed_ = cap_.allocated(bytes) || changed_;
   }
 
  private:
   const c10::DeviceIndex device_;
   const Settings& settings_;
   const Native native_;
-  size_t automatic_ = 0; // 0 = not known yet
-  Headroom headroom_; // below it
+  Cap cap_;
+  size_t most_ = 0; // bytes(), but for the headroom below it; 0 = not known yet
+  Headroom headroom_;
+  bool changed_ = false;
   size_t spare_ = 0;
   size_t others_ = 0; // bytes of the device that are not PyTorch's
   size_t free_ = 0;

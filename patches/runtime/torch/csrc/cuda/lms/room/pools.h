@@ -33,6 +33,10 @@ class Pools {
   void end(compat::MempoolId pool);
   void released(compat::MempoolId pool);
 
+  // Whether allocations of any thread may go to a pool now.
+  bool any() const {
+    return any_;
+  }
   // Whether an allocation of this thread on the stream goes to a pool now.
   bool takes(cudaStream_t stream);
 

@@ -22,6 +22,13 @@ std::string mib(int64_t bytes) {
   return text.str();
 }
 
+// After so many page-outs.
+Source source_of(int victims) {
+  return victims == 0   ? Source::FreeList
+         : victims == 1 ? Source::ReclaimOne
+                        : Source::ReclaimFragments;
+}
+
 // So many bytes in use, of the automatic limit, call for a look at operators. Until then there is
 // room for whatever runs at that moment, and what no operator is seen to use again is little.
 size_t threshold(size_t limit) {
@@ -49,7 +56,7 @@ Room::Room(
       mover_(mover),
       stats_(stats),
       attention_(attention),
-      limit_(device, settings, native) {}
+      limit_(device, settings, native, pools) {}
 
 // ---- allocations ----
 
@@ -65,10 +72,7 @@ at::DataPtr Room::allocate(size_t bytes) {
   const bool managed = bytes >= settings_.size;
   if (managed || bytes > StatArray::kSmallSize) {
     const Lock lock;
-    const int victims = make_room(bytes);
-    source = victims == 0   ? Source::FreeList
-             : victims == 1 ? Source::ReclaimOne
-                            : Source::ReclaimFragments;
+    source = source_of(make_room(bytes));
   }
   for (Effort effort = Effort::OneBlock;;) {
     try {
@@ -101,11 +105,17 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
 
 // For a page-in, with the mutex held. The native allocator can wait for the device.
 at::DataPtr Room::obtain(size_t bytes) {
-  make_room(bytes);
-  Source source = Source::FreeList;
+  Source source = source_of(make_room(bytes));
   for (Effort effort = Effort::OneBlock;;) {
     try {
-      return native_.allocate(bytes);
+      at::DataPtr memory = native_.allocate(bytes);
+      try {
+        served(source);
+      } catch (const c10::Error&) {
+        Lock::drop_later(std::move(memory));
+        throw;
+      }
+      return memory;
     } catch (const c10::OutOfMemoryError& error) {
       retry(error, bytes, effort, source);
     }
@@ -248,6 +258,9 @@ int Room::make_room(size_t bytes) {
   }
   const size_t request = rounded(bytes);
   limit_.allocated(request);
+  if (settings_.late) {
+    return 0;
+  }
   int count = 0;
   for (;;) {
     const size_t limit = limit_.bytes();
@@ -259,18 +272,22 @@ int Room::make_room(size_t bytes) {
       if (used + request > limit - limit / 8) {
         mover_.prepare(); // so that the first page-out finds what it needs
       }
-      return count;
+      break;
     }
     Block* const victim = this->victim(used + request - limit);
     if (!victim) {
-      return count;
+      break;
     }
     const Mover::Outcome outcome = page_out(*victim);
     if (outcome == Mover::Outcome::Failed) {
-      return count; // the next one would fail, too
+      break; // the next one would fail, too
     }
     count += outcome == Mover::Outcome::Moved;
   }
+  if (limit_.take_changed() && reserved_bytes() > limit_.cap().bytes()) {
+    empty_cache(); // what was reserved before the limit was set
+  }
+  return count;
 }
 
 // After the native allocator failed: makes the next effort that frees something, in an order in
@@ -284,7 +301,7 @@ bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
   if (!attention_.settled()) {
     effort = std::max(effort, Effort::Cache); // nothing may be paged out
   }
-  if (effort == Effort::OneBlock && settings_.limit == 0) {
+  if (effort == Effort::OneBlock) {
     limit_.look();
     if (allocated_bytes() + rounded(bytes) <= limit_.bytes()) {
       limit_.failed();
@@ -337,6 +354,12 @@ bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
         empty_cache();
         source = Source::CudaMallocRetry;
         return true;
+      case Effort::Limit: // the user's; again, should the memory go to another thread
+        if (give_way(bytes)) {
+          effort = Effort::Limit;
+          return true;
+        }
+        break;
       case Effort::None:
         return false;
     }
@@ -346,6 +369,19 @@ bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
 void Room::empty_cache() {
   const c10::cuda::CUDAGuard guard(device_);
   native_.empty_cache();
+}
+
+bool Room::give_way(size_t bytes) {
+  const size_t reserved = reserved_bytes();
+  const size_t before = limit_.cap().bytes();
+  if (!limit_.cap().give_way(reserved, rounded(bytes))) {
+    return false;
+  }
+  debug_log("[lms] the limit gives way to %zu bytes for %s\n", bytes, Operation::label());
+  ++stats_.over_limit_count;
+  const auto over = static_cast<int64_t>(limit_.cap().bytes() - settings_.limit);
+  stats_.over_limit_bytes_peak = std::max(stats_.over_limit_bytes_peak, over);
+  return limit_.cap().bytes() > before;
 }
 
 bool Room::reclaim_neighbours(size_t bytes) {
@@ -399,14 +435,20 @@ size_t Room::allocated_bytes() {
   return static_cast<size_t>(stats.allocated_bytes[0].current);
 }
 
-// The user's limit is for the storages that LMS manages. The automatic one is
-// what the device has, for everything.
+size_t Room::reserved_bytes() {
+  return static_cast<size_t>(native_.stats(device_).reserved_bytes[0].current);
+}
+
 size_t Room::in_use() {
-  if (settings_.limit) {
-    return static_cast<size_t>(stats_.resident_bytes.current);
-  }
   const size_t allocated = allocated_bytes();
   return allocated - std::min(allocated, mover_.limbo_bytes());
+}
+
+size_t Room::obtainable_bytes() {
+  const size_t limit = limit_.bytes();
+  const size_t used = in_use();
+  const size_t stays = used - std::min(used, idle_bytes());
+  return limit - std::min(limit, stays);
 }
 
 Room::Free Room::free_bytes() {
@@ -424,8 +466,7 @@ void Room::served(Source source) {
     }
   }
   ++stats_.alloc_distribution[static_cast<size_t>(source)];
-  if (device_allocs_ > before && settings_.limit == 0 && !attention_.counting() &&
-      !pools_.capturing()) {
+  if (device_allocs_ > before && !settings_.late && !attention_.counting() && !pools_.capturing()) {
     keep_spare();
   }
 }
@@ -437,6 +478,16 @@ void Room::keep_spare() {
   if (limit_.free() < limit_.spare() && free_bytes().all > 0) {
     limit_.failed();
     empty_cache();
+  }
+  if constexpr (!compat::kHasFraction) {
+    const size_t reserved = reserved_bytes();
+    if (reserved > limit_.cap().bytes() && free_bytes().all > 0) {
+      limit_.failed();
+      empty_cache();
+    }
+    if (reserved_bytes() > limit_.cap().bytes()) {
+      give_way(0);
+    }
   }
 }
 

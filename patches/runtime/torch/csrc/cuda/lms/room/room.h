@@ -58,6 +58,9 @@ class Room {
   };
   Free free_bytes();
 
+  // Bytes that an operator can get, if everything idle is paged out. Can pause the mutex.
+  size_t obtainable_bytes();
+
   // Bytes of device memory that could be paged out now.
   size_t idle_bytes() const {
     return policy_.bytes();
@@ -74,7 +77,7 @@ class Room {
   std::string account(size_t bytes, const char* op) const;
 
  private:
-  enum class Effort { OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, None };
+  enum class Effort { OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, Limit, None };
 
   Block* victim(size_t missing) const;
   int make_room(size_t bytes);
@@ -84,12 +87,14 @@ class Room {
   bool free_some(size_t bytes, Effort& effort, Source& source);
   bool reclaim_neighbours(size_t bytes);
   void empty_cache();
+  bool give_way(size_t bytes);
   void keep_spare();
   // Returns when the request should be tried again; else throws the error with LMS's account.
   void retry(const c10::OutOfMemoryError& error, size_t bytes, Effort& effort, Source& source);
   void served(Source source);
   size_t in_use();
   size_t allocated_bytes();
+  size_t reserved_bytes();
 
   const c10::DeviceIndex device_;
   const Settings& settings_;

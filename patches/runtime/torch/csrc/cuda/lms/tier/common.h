@@ -37,11 +37,19 @@ inline void trim_host() {
   Runtime::get().each([](Pager& pager) { pager.mover.trim_host(); });
 }
 
-// The native allocator's share of the device is another one now.
-inline void fraction_changed(c10::DeviceIndex device) {
+inline void pool_ended(Pager& pager, compat::MempoolId pool) {
+  pager.pools.end(pool);
+  const Lock lock;
+  pager.room.limit().cap().enforce();
+}
+
+// The native allocator has got another share of the device.
+inline void fraction_changed(c10::DeviceIndex device, double fraction) {
   const Lock lock;
   if (Pager* const pager = Runtime::get().find(device)) {
-    pager->room.limit().forget();
+    Limit& limit = pager->room.limit();
+    limit.cap().share(fraction);
+    limit.forget();
   }
 }
 

@@ -62,7 +62,24 @@ void Tier::cache_emptied() {
 
 void Tier::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   target_->setMemoryFraction(fraction, device);
-  fraction_changed(device);
+  fraction_changed(device, fraction);
+}
+
+// The user's, not what it is while a limit is enforced by it.
+double Tier::getMemoryFraction(c10::DeviceIndex device) {
+  const Lock lock;
+  Pager* const pager = Runtime::get().find(device);
+  return pager ? pager->room.limit().cap().share()
+               : Runtime::get().native->getMemoryFraction(device);
+}
+
+// cuDNN's algorithms are chosen by how much memory they can have. Zero asks for the device's, too.
+void Tier::cacheInfo(c10::DeviceIndex device, size_t* largest) {
+  if (*largest == 0 && Runtime::get().settings.enabled && !Lock::held() && !Lock::forked()) {
+    const Lock lock;
+    *largest = std::max<size_t>(Runtime::get().pager(device).room.obtainable_bytes(), 1);
+  }
+  target_->cacheInfo(device, largest);
 }
 
 void Tier::beginAllocateToPool(
@@ -74,12 +91,13 @@ void Tier::beginAllocateToPool(
   Watch::get().begin(); // a graph replays what its operators used
   Pager& pager = Runtime::get().pager(device);
   pager.pools.begin(pool, std::move(filter), c10::cuda::getCurrentCUDAStream(device));
+  pager.room.limit().cap().enforce();
   Guard::keep_pinned(pager);
 }
 
 void Tier::endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) {
   target_->endAllocateToPool(device, pool);
-  Runtime::get().pager(device).pools.end(pool);
+  pool_ended(Runtime::get().pager(device), pool);
 }
 
 void Tier::releasePool(c10::DeviceIndex device, compat::MempoolId pool) {

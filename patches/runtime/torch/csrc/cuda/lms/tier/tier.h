@@ -20,6 +20,8 @@ class Tier : public compat::ForwardingAllocator {
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
+  double getMemoryFraction(c10::DeviceIndex device) override;
+  void cacheInfo(c10::DeviceIndex device, size_t* largest) override;
   void beginAllocateToPool(
       c10::DeviceIndex device,
       compat::MempoolId pool,

@@ -1,0 +1,89 @@
+#include <torch/csrc/cuda/lms/room/cap.h>
+
+#include <algorithm>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+constexpr size_t kMib = size_t(1) << 20;
+
+// What the native allocator takes from the device for a request.
+size_t segment(size_t request) {
+  if (request <= kMib) {
+    return 2 * kMib;
+  }
+  return request < 10 * kMib ? 20 * kMib : (request + 2 * kMib - 1) / (2 * kMib) * (2 * kMib);
+}
+
+// So many bytes are several iterations' worth.
+size_t enough(size_t limit) {
+  return std::max(32 * limit, 1024 * kMib);
+}
+
+} // namespace
+
+size_t Cap::bytes() const {
+  const size_t limit = settings_.limit;
+  return limit ? std::max(limit, raised_) : SIZE_MAX;
+}
+
+double Cap::share() {
+  if (share_ < 0) {
+    const double fraction = native_.fraction(device_);
+    if (share_ < 0) {
+      share_ = in_force_ = fraction;
+    }
+  }
+  return share_;
+}
+
+void Cap::share(double fraction) {
+  share_ = in_force_ = fraction;
+  enforce();
+}
+
+void Cap::total(size_t bytes) {
+  share();
+  total_ = bytes;
+  enforce();
+}
+
+double Cap::wanted() const {
+  const size_t most = settings_.enabled && !pools_.any() ? bytes() : SIZE_MAX;
+  return most >= total_
+             ? share_
+             // The half is for the native allocator's product of the two, which it rounds down.
+             : std::min(share_, (static_cast<double>(most) + 0.5) / static_cast<double>(total_));
+}
+
+void Cap::enforce() {
+  while (total_ != 0 && wanted() != in_force_) {
+    const double fraction = wanted();
+    native_.set_fraction(device_, fraction);
+    in_force_ = fraction; // only now: another thread may have set another one
+  }
+}
+
+bool Cap::give_way(size_t reserved, size_t request) {
+  const size_t needed = reserved + segment(request);
+  if (needed <= bytes()) {
+    return false;
+  }
+  raised_ = needed + 2 * kMib; // where the native allocator knows another size of the device
+  allocated_ = 0;
+  enforce();
+  return true;
+}
+
+bool Cap::allocated(size_t bytes) {
+  allocated_ += bytes;
+  if (raised_ == 0 || allocated_ < enough(settings_.limit)) {
+    return false;
+  }
+  raised_ = 0;
+  enforce();
+  return true;
+}
+
+} // namespace torch::cuda::lms
