@@ -70,6 +70,9 @@ class Lms:
             function = getattr(lib, name)
             function.restype = result
             function.argtypes = arguments
+        if hasattr(self.calls, "raw_alloc_with_stream"):  # PyTorch 1.5
+            self.calls.raw_alloc_with_stream.restype = c_bool
+            self.calls.raw_alloc_with_stream.argtypes = (c_size_t, c_int64, POINTER(c_void_p))
 
     def do(self, name: str, *arguments: object) -> None:
         """A call of storages.cpp that can fail. Raises OperatorError."""
@@ -121,9 +124,9 @@ class Lms:
         finally:
             self.calls.set_stream(self.calls.default_stream())
 
-    def raw(self, name: str, size: int) -> int:
+    def raw(self, name: str, size: int, *stream: int) -> int:
         memory = c_void_p()
-        self.do(name, size, byref(memory))
+        self.do(name, size, *stream, byref(memory))
         assert memory.value
         return memory.value
 

@@ -224,6 +224,15 @@ API bool raw_allocate(size_t bytes, void** memory) {
   return done([&] { *memory = cca::get()->raw_allocate(bytes); });
 }
 
+#if __has_include(<c10/core/DispatchKey.h>) // PyTorch 1.5
+API bool raw_alloc_with_stream(size_t bytes, int64_t stream, void** memory) {
+  return done([&] {
+    *memory = cca::raw_alloc_with_stream(
+        bytes, c10::cuda::CUDAStream::unpack(static_cast<uint64_t>(stream)).stream());
+  });
+}
+#endif
+
 API void raw_delete(void* memory) {
   cca::raw_delete(memory);
 }

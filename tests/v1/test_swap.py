@@ -291,6 +291,49 @@ def test_memory_that_is_no_storage(lms: Lms) -> None:
     assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
 
 
+@pytest.fixture
+def with_stream(lms: Lms) -> str:
+    """What `torch.cuda.caching_allocator_alloc` calls."""
+    name = "raw_alloc_with_stream"
+    if not hasattr(lms.calls, name):
+        pytest.skip("this release's raw_alloc() takes no stream")
+    return name
+
+
+@pytest.mark.parametrize("stream", ["default_stream", "pool_stream"])
+def test_memory_of_a_stream_that_is_no_storage(lms: Lms, with_stream: str, stream: str) -> None:
+    tensors = made(lms, 7)
+    memory = lms.raw(with_stream, 24 * MIB, getattr(lms.calls, stream)())
+    assert lms.stats()["lms.page_out_count"] > 0
+    lms.calls.raw_delete(memory)
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_memory_of_a_stream_is_that_streams(lms: Lms, with_stream: str, on: bool) -> None:
+    lms.enable(on)
+    other = lms.calls.pool_stream()
+    memory = lms.raw(with_stream, 8 * MIB, other)
+    lms.calls.raw_delete(memory)
+    current = lms.raw("raw_alloc", 8 * MIB)
+    with lms.stream(other):
+        again = lms.raw("raw_alloc", 8 * MIB)
+    lms.calls.raw_delete(current)
+    lms.calls.raw_delete(again)
+    assert current != memory
+    assert again == memory
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_memory_of_a_stream_that_there_is_not(lms: Lms, with_stream: str, on: bool) -> None:
+    lms.enable(on)
+    message = r"^CUDA out of memory" + (r".*\(LMS\) could not make room" if on else "")
+    with pytest.raises(OperatorError, match=message):
+        lms.raw(with_stream, 2 * CAPACITY, lms.calls.default_stream())
+    with pytest.raises(AssertionError):
+        lms.raw(with_stream, 0, lms.calls.default_stream())  # null
+
+
 def test_two_streams(lms: Lms) -> None:
     other = lms.calls.pool_stream()
     tensors = made(lms, 10)

@@ -9,6 +9,7 @@
 #include <torch/csrc/cuda/lms/compat/inside.h>
 #include <torch/csrc/cuda/lms/compat/shared.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -72,25 +73,41 @@ inline void record_stream(
   function(data, stream);
 }
 
+// Out of memory is an error of its own from here on.
+template <class F>
+auto translated(F allocate) {
+  try {
+    return allocate();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    const char* const message = error.what_without_backtrace();
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, std::strncmp(message, "CUDA out of memory", 18) != 0, message);
+    throw;
+  }
+}
+
+using RawAlloc = void* (*)(size_t bytes, cudaStream_t stream);
+
 class CUDAAllocator {
  public:
   explicit CUDAAllocator(c10::Allocator* target) : target_(target) {}
 
   c10::DataPtr allocate(size_t bytes) {
-    try {
-      return target_->allocate(bytes);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const c10::Error& error) {
-      const char* const message = error.what_without_backtrace();
-      TORCH_CHECK_WITH(
-          OutOfMemoryError, std::strncmp(message, "CUDA out of memory", 18) != 0, message);
-      throw;
-    }
+    return translated([&] { return target_->allocate(bytes); });
   }
-  // The context of the memory is its address.
-  void* raw_alloc_with_stream(size_t bytes, cudaStream_t /*current*/) {
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+    if (const RawAlloc raw_alloc = raw_alloc_.load(std::memory_order_acquire)) {
+      return translated([&] { return raw_alloc(bytes, stream); });
+    }
+    // Nobody has asked for another stream's than the current one. The context of the memory is
+    // its address.
     return allocate(bytes).release_context();
+  }
+  // An allocation that takes a stream, which no class has that others see.
+  void set_raw_alloc(RawAlloc raw_alloc) {
+    raw_alloc_.store(raw_alloc, std::memory_order_release);
   }
   c10::DeleterFnPtr raw_deleter() const {
     return target_->raw_deleter();
@@ -120,6 +137,7 @@ class CUDAAllocator {
 
  private:
   c10::Allocator* const target_;
+  std::atomic<RawAlloc> raw_alloc_{nullptr};
 };
 
 } // namespace cca

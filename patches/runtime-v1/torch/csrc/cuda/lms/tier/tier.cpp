@@ -41,6 +41,17 @@ void* Tier::raw_allocate(size_t bytes) {
   return memory;
 }
 
+void* Tier::raw_allocate(size_t bytes, cudaStream_t stream, compat::cca::RawAlloc native) {
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  if (!pager) {
+    return native(bytes, stream);
+  }
+  Runtime::get().native->set_raw_alloc(native);
+  void* const memory = pager->room.allocate_raw(bytes, stream);
+  count_active(c10::cuda::current_device());
+  return memory;
+}
+
 void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
   if (!Runtime::get().native || Lock::held()) {
     return;

@@ -16,6 +16,7 @@ namespace lms {
 namespace compat {
 namespace cca {
 class CUDAAllocator;
+using RawAlloc = void* (*)(size_t bytes, cudaStream_t stream);
 } // namespace cca
 } // namespace compat
 
@@ -24,6 +25,9 @@ class CUDAAllocator;
 struct Tier {
   static c10::Allocator* in_front_of(c10::Allocator* native) {
     return native;
+  }
+  static void* raw_allocate(size_t bytes, cudaStream_t stream, compat::cca::RawAlloc native) {
+    return native(bytes, stream);
   }
   static void recorded(void* /*address*/, c10::cuda::CUDAStream /*stream*/) {}
   static void recorded(const c10::DataPtr& /*data*/, c10::cuda::CUDAStream /*stream*/) {}
@@ -49,6 +53,9 @@ class Tier : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   // Memory that is no storage.
   void* raw_allocate(size_t bytes) override;
+  // For a stream that need not be the current one (PyTorch 1.5). `native` asks
+  // the native allocator.
+  static void* raw_allocate(size_t bytes, cudaStream_t stream, compat::cca::RawAlloc native);
 
   // The native allocator was told that a stream uses memory, or emptied its
   // cache.
