@@ -248,6 +248,7 @@ for kind in list(torch._storage_classes):
 class Device:
     type = "cuda"
 torch.FloatStorage.device = Device()
+torch._C._broadcast_coalesced = lambda *_: log.append("broadcast")
 torch.cuda.set_enabled_lms(True)
 tensor = torch.ones(4)
 storage = tensor.storage()
@@ -260,16 +261,18 @@ result = [
     during(lambda: storage[0]),
     during(lambda: torch.save(tensor, io.BytesIO())),
     during(lambda: tensor.data_ptr()),
+    during(lambda: torch.cuda.comm.broadcast_coalesced([tensor], [0, 1])),
     tensor.tolist(),
 ]
 """
     region = ["begin_region", "end_region"]
-    fill, item, save, pointer, values = evaluate(python, site, code)  # type: ignore[misc]
+    fill, item, save, pointer, broadcast, values = evaluate(python, site, code)  # type: ignore[misc]
     assert fill == region
     assert item == region
     assert "take_address" not in save, "saving a model would keep all of it on the GPU"
     assert "begin_region" in save
     assert pointer == []  # of the host
+    assert broadcast == ["begin_region", "broadcast", "end_region"]  # of DataParallel's parameters
     assert values == [2.0] * 4
 
 
