@@ -36,7 +36,7 @@ class Preimage:
     Attributes:
         path: in PyTorch's tree.
         blob: git's id of its content, 40 hexadecimal digits.
-        proof: how that is known: "wheel", "published" or "history" (see the schema).
+        proof: how that is known: "commit", "wheel", "published" or "history" (see the schema).
     """
 
     path: str
