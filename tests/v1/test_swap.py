@@ -361,6 +361,18 @@ def test_what_a_recorded_stream_does_comes_before_a_page_out(lms: Lms) -> None:
     assert lms.races() == []
 
 
+def test_making_room_does_not_unpin_host_memory(lms: Lms) -> None:
+    """Only the program's own empty_cache() does, and not LMS's."""
+    tensors = made(lms, 4)
+    lms.reclaim()
+    del tensors
+    pinned = lms.cuda.simcuda_host_bytes()
+    assert pinned > 0
+    with pytest.raises(OperatorError, match="could not make room"):
+        Tensor(lms, 2 * CAPACITY)
+    assert lms.cuda.simcuda_host_bytes() >= pinned
+
+
 def test_fragments(lms: Lms) -> None:
     """What lies side by side is paged out, and not as many bytes from anywhere."""
     tensors = made(lms, 28, 2 * MIB)  # in segments of 20 MiB

@@ -88,6 +88,27 @@ auto translated(F allocate) {
   }
 }
 
+// LMS itself calls what tells the tier when PyTorch calls it.
+class OwnCall {
+ public:
+  OwnCall() {
+    ++depth_;
+  }
+  ~OwnCall() {
+    --depth_;
+  }
+  OwnCall(const OwnCall&) = delete;
+  OwnCall& operator=(const OwnCall&) = delete;
+
+  // Whether this thread is in one.
+  static bool now() {
+    return depth_ > 0;
+  }
+
+ private:
+  static inline thread_local int depth_ = 0;
+};
+
 using RawAlloc = void* (*)(size_t bytes, cudaStream_t stream);
 
 class CUDAAllocator {
@@ -113,9 +134,11 @@ class CUDAAllocator {
     return target_->raw_deleter();
   }
   void emptyCache() {
+    const OwnCall call;
     native::emptyCache();
   }
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+    const OwnCall call;
     record_stream(&native::recordStream, data, stream);
   }
   DeviceStats getDeviceStats(c10::DeviceIndex device) {

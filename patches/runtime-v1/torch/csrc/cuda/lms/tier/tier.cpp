@@ -5,6 +5,15 @@
 
 namespace torch::cuda::lms {
 
+namespace {
+
+// Whether to look at what the native allocator is told: not at what LMS tells it.
+bool listening() {
+  return Runtime::get().native && !Lock::held() && !compat::cca::OwnCall::now();
+}
+
+} // namespace
+
 Tier* Tier::in_front_of(c10::Allocator* native) {
   // Never destroyed: storages keep a pointer to their allocator.
   static auto* const tier = new Tier(native);
@@ -53,7 +62,7 @@ void* Tier::raw_allocate(size_t bytes, cudaStream_t stream, compat::cca::RawAllo
 }
 
 void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
-  if (!Runtime::get().native || Lock::held()) {
+  if (!listening()) {
     return;
   }
   const Lock lock;
@@ -65,13 +74,13 @@ void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
 }
 
 void Tier::recorded(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
-  if (!Lock::held()) {
+  if (listening()) {
     record_managed(data, stream);
   }
 }
 
 void Tier::emptied() {
-  if (Runtime::get().native && !Lock::held()) {
+  if (listening()) {
     trim_host();
   }
 }
