@@ -18,6 +18,10 @@ def wanted() -> bool:
     return os.environ.get(VARIABLE) == "gpu"
 
 
+simulated = pytest.mark.skipif(wanted(), reason=REASON)
+"""For what a test sees of a device that a share of a large one does not have."""
+
+
 class Hardware:
     """What tests ask of a simcuda.Device, where hardware can do it; else the test is skipped."""
 

@@ -196,9 +196,10 @@ def test_a_limit_ends_with_lms():
 @since((2, 6), "get_per_process_memory_fraction")
 def test_a_limit_and_a_share_of_the_device():
     total = torch.cuda.get_device_properties(0).total_memory
+    share = torch.cuda.get_per_process_memory_fraction()
     torch.cuda.set_limit_lms(24 * MIB)
     made(MIB)
-    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    assert torch.cuda.get_per_process_memory_fraction() == share
     torch.cuda.set_per_process_memory_fraction(40 * MIB / total)
     assert torch.cuda.get_per_process_memory_fraction() == 40 * MIB / total
     kept = [torch.full((10 * MIB // 4,), float(i), device="cuda") for i in range(6)]

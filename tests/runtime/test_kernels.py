@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 from checker import Checker, CheckError, load
-from conftest import ON_HARDWARE
+from hardware import simulated
 from simcuda.process import run_sim
 from tensors import raw_address
 
 SIZES = (1, 2, 7, 8, 15, 16, 17, 511, 512, 513, 4097, 3 * 512 + 9, 300_001)  # bytes
 SLOTS = 4096  # of one table
-simulated = pytest.mark.skipif(ON_HARDWARE, reason="the simulated device")
 
 
 @pytest.fixture(scope="module")

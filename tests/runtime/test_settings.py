@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from conftest import CAPACITY, MIB
+from hardware import simulated
 from releases import scoped_library, since
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 
@@ -101,6 +102,7 @@ def of_bytes(mib):
     return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
 
 
+@simulated
 def test_automatic_limit_follows_what_others_take():
     kept = [of_bytes(10)]
     before = stat("limit_bytes")
@@ -113,6 +115,7 @@ def test_automatic_limit_follows_what_others_take():
     assert stat("limit_bytes") - fewer == pytest.approx(0.95 * 16 * MIB, abs=4096)
 
 
+@simulated
 def test_a_device_that_shrinks(device):
     kept = [managed(pattern(4, start=i)) for i in range(3)]
     device.set_cap(CAPACITY // 2)
@@ -123,6 +126,7 @@ def test_a_device_that_shrinks(device):
         assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
 
 
+@simulated
 def test_some_memory_is_left_to_others(device):
     with others(3):
         torch.cuda.set_limit_lms(0)  # it looks at the device again
@@ -135,6 +139,7 @@ def test_some_memory_is_left_to_others(device):
         assert torch.cuda.memory_reserved() == 20 * MIB
 
 
+@simulated
 @since((2, 0), "class of allocators")
 @pytest.mark.parametrize("idle", [True, False])
 def test_an_operator_that_fails_when_the_device_is_full(capfd, idle):
