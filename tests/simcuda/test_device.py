@@ -261,9 +261,12 @@ def live_objects(device: Any) -> list[dict[str, int]]:
     assert runtime.cudaEventDestroy(event) == 0
     assert runtime.cudaFreeHost(memory) == 0
     counts.append(device.live())
-    # A destroyed handle is an error, not a crash.
+    # A destroyed handle is an error, not a crash; a stream's is reported, because hardware crashes.
     assert runtime.cudaEventRecord(event, None) == 400
+    assert device.races() == []
     assert runtime.cudaStreamSynchronize(stream) == 400
+    assert "hardware would crash" in device.races()[0]
+    device.clear_races()
     return counts
 
 

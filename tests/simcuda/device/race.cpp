@@ -46,6 +46,11 @@ void RaceChecker::enable(bool on) {
   cells_.clear();
 }
 
+void RaceChecker::misused(const char* what) {
+  if (reports_.size() < kMaxReports)
+    reports_.emplace_back(what);
+}
+
 void RaceChecker::clear_reports() {
   reports_.clear();
   cells_.clear();

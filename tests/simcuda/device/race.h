@@ -59,6 +59,8 @@ class RaceChecker {
     return reports_;
   }
   void clear_reports();
+  // Not a race, but what a correct program does not do, either.
+  void misused(const char* what);
 
  private:
   struct Access {

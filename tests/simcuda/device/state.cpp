@@ -64,7 +64,11 @@ Stream* State::stream(cudaStream_t handle) {
     return special_stream(legacy_streams_, device, 0, "the default stream");
   }
   const auto it = streams_.find(handle);
-  return it == streams_.end() ? nullptr : it->second.get();
+  if (it == streams_.end()) {
+    race.misused("a stream that there is not, or no longer, is used: hardware would crash");
+    return nullptr;
+  }
+  return it->second.get();
 }
 
 Event* State::event(cudaEvent_t handle) {

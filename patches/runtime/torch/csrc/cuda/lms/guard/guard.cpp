@@ -22,6 +22,7 @@ struct Pin {
   Block* block;
   c10::cuda::CUDAStream stream; // current for the block's device at the start
   bool collective;
+  bool noted; // the stream is the user's, and what it has issued is known
 };
 
 struct Frame {
@@ -79,7 +80,7 @@ Block* pin(Runtime& runtime, const Input& input, bool collective) {
   if (block) {
     pager.registry.stay(*block, Reason::Operator);
     pager.registry.leave(*block, Reason::Collective);
-    self.pins.push_back({block, stream, collective});
+    self.pins.push_back({block, stream, collective, false});
   }
   return block;
 }
@@ -126,7 +127,8 @@ void use(const Inputs& inputs, bool collective) {
 }
 
 // What the pins' streams have issued until now, or only those that the user may destroy before the
-// pins go, is a use of their blocks.
+// pins go, is a use of their blocks. Such a stream is not touched twice: to name one that is gone
+// is no error of CUDA's, but a crash.
 void note_uses(Thread& self, size_t first, bool only_external) {
   struct Position {
     Timeline* timeline;
@@ -135,11 +137,12 @@ void note_uses(Thread& self, size_t first, bool only_external) {
   };
   c10::SmallVector<Position, 4> positions;
   for (size_t i = first; i < self.pins.size(); ++i) {
-    const Pin& pin = self.pins[i];
+    Pin& pin = self.pins[i];
     const bool external = compat::is_external(pin.stream);
-    if (pin.block->state.is(State::Freed) || (only_external && !external)) {
+    if (pin.block->state.is(State::Freed) || pin.noted || (only_external && !external)) {
       continue;
     }
+    pin.noted = only_external;
     Pager& pager = pin.block->pager;
     Timeline& timeline = pager.mover.timeline(pin.stream);
     auto position = std::find_if(positions.begin(), positions.end(), [&](const Position& known) {

@@ -442,7 +442,8 @@ void Mover::leave_strays(const Block& block, bool captured) {
       continue;
     }
     uint64_t position = use.position;
-    if (block.stays.has(Reason::Operator)) {
+    const bool noted = !lasting(line.stream()) && line.marked(position); // when its operator ended
+    if (block.stays.has(Reason::Operator) && !noted) {
       position = line.advance(); // what the operator that uses it has issued until now
       if (!lasting(line.stream()) && !captured) {
         line.mark();

@@ -43,6 +43,11 @@ class Timeline {
     return marks_.back().event;
   }
 
+  // Whether there is an event for the work at this position, or a later one.
+  bool marked(uint64_t position) const {
+    return !marks_.empty() && marks_.back().end > position;
+  }
+
   // An event that is complete only when the work at this position is.
   EventRef after(uint64_t position) {
     for (const Mark& mark : marks_) {
