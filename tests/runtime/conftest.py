@@ -101,6 +101,7 @@ def clean_slate() -> Iterator[None]:
     torch.cuda.set_per_process_memory_fraction(1.0)
     if ON_HARDWARE:
         DEVICE.reset()
+        torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.lms.trim_host()
     assert races == []
