@@ -30,7 +30,7 @@ _NEWEST_GLIBC_MINOR = 50  # manylinux_2_N tags asked for: from here down to 2_17
 
 
 class NotOnIndexError(LmsbuildError):
-    """The package index has no such wheel."""
+    """The package index has no such wheel, or pip may not take it."""
 
     exit_code = 41
 
@@ -193,6 +193,7 @@ _NETWORK_SIGNS = (
 )
 # In the log only: pip goes on with an index that it cannot reach as with an empty one.
 _UNREACHABLE = re.compile(r"Could not fetch URL \S+ (connection error|There was a problem)")
+_CONSTRAINT = re.compile(r"The user requested \(constraint\) (.+)")
 
 
 def _failure(requirement: str, target: Target, text: str, log: str) -> LmsbuildError:
@@ -217,6 +218,13 @@ def _failure(requirement: str, target: Target, text: str, log: str) -> LmsbuildE
         return NetworkError(
             f"the download of {requirement} failed: {_last_error(text)}; "
             "check the network and try again",
+            detail=text,
+        )
+    if constraint := _CONSTRAINT.search(text):
+        return NotOnIndexError(
+            f"pip does not download {requirement}, because a constraint of yours allows only "
+            f"{constraint[1]}: change it (PIP_CONSTRAINT, or constraint in `pip config list`), or "
+            "give the wheel with --base",
             detail=text,
         )
     if "No matching distribution" in text:

@@ -187,6 +187,16 @@ def test_what_the_index_lacks_is_named(offline: None, tmp_path: Path) -> None:
         fetch_wheel("torch==7.0", TARGET, tmp_path)
 
 
+def test_a_constraint_is_named(
+    offline: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("fake-cuda-headers<1\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
+    with pytest.raises(NotOnIndexError, match="allows only fake-cuda-headers<1: change it"):
+        fetch_wheel(CUDA, TARGET, tmp_path / "cache")
+
+
 def test_another_python_and_architecture_are_asked_for(offline: None, tmp_path: Path) -> None:
     with pytest.raises(NotOnIndexError, match=r"CPython 3\.99 on riscv64"):
         fetch_wheel("torch==9.1.0", Target(python="3.99", architecture="riscv64"), tmp_path)
