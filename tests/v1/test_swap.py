@@ -79,6 +79,54 @@ def test_the_limit(lms: Lms) -> None:
     assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
 
 
+def test_the_limit_is_of_what_is_reserved(lms: Lms) -> None:
+    lms.lms("set_limit", 40 * MIB)
+    tensors = []
+    for seed in range(6):
+        tensors.append(Tensor(lms, 10 * MIB).fill(seed))
+        assert lms.calls.reserved_bytes() <= 40 * MIB
+    for seed, tensor in enumerate(tensors):
+        assert tensor.same(seed)
+        assert lms.calls.reserved_bytes() <= 40 * MIB
+    assert lms.stats()["lms.over_limit_count"] == 0
+
+
+def test_the_limit_gives_way_to_what_runs(lms: Lms) -> None:
+    lms.lms("set_limit", 20 * MIB)
+    tensors = [Tensor(lms, 16 * MIB).fill(seed) for seed in range(2)]
+    with lms.operator():
+        addresses = [tensor.address() for tensor in tensors]
+        assert all(addresses)
+        assert lms.calls.reserved_bytes() >= 32 * MIB
+    assert lms.stats()["lms.over_limit_count"] >= 1
+    assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
+
+
+def test_the_steps_of_the_first_lms(lms: Lms) -> None:
+    """Those that its own test had: a limit makes room, and what is paged out comes back."""
+    stats, calls = lms.stats, lms.calls
+    lms.lms("set_limit", 40 * MIB)
+    tensors = [Tensor(lms, 20 * MIB).fill(1)]
+    before = stats()
+    reserved = calls.reserved_bytes()
+    tensors.append(Tensor(lms, 20 * MIB).fill(2))
+    assert calls.reserved_bytes() == reserved
+    assert stats()["reclaimed_bytes"] - before["reclaimed_bytes"] == 20 * MIB
+    for source, times in (("cudamalloc", 0), ("reclaim_one", 1)):
+        name = "alloc_distribution." + source
+        assert stats()[name] - before[name] == times
+    lms.lms("set_limit", 0)
+    before = stats()
+    assert lms.reclaim() == 20 * MIB
+    assert calls.reserved_bytes() == reserved
+    assert tensors[1].same(2)
+    assert calls.reserved_bytes() == reserved
+    after = stats()
+    assert after["alloc_distribution.freelist"] == before["alloc_distribution.freelist"] + 1
+    assert after["alloc_distribution.cudamalloc"] == before["alloc_distribution.cudamalloc"]
+    assert after["pinned_bytes.all.current"] == before["pinned_bytes.all.current"] == 0
+
+
 def test_small_storages_stay(lms: Lms) -> None:
     tensor = Tensor(lms, MIB - 4).fill(1)
     assert lms.reclaim() == 0

@@ -42,8 +42,8 @@ void turn_off() {
     throw;
   }
   Watch::get().stop();
+  runtime.each([](Pager& pager) { pager.room.limit().cap().lift(); });
   runtime.settings.enabled = false;
-  runtime.each([](Pager& pager) { pager.room.limit().cap().enforce(); });
 }
 
 } // namespace torch::cuda::lms

@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/compat/compat.h>
 
 #include <c10/core/Allocator.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
@@ -55,6 +56,7 @@ class Native {
   }
   void set_fraction(c10::DeviceIndex device, double fraction) const {
     const Lock::Pause pause;
+    const c10::cuda::CUDAGuard guard(device); // it would stay the current one
     allocator_->setMemoryFraction(fraction, device);
   }
   compat::cca::SnapshotInfo snapshot() const {

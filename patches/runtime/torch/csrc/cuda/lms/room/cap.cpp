@@ -7,6 +7,9 @@ namespace torch::cuda::lms {
 namespace {
 
 constexpr size_t kMib = size_t(1) << 20;
+// A lower limit cannot be kept, because of what the native allocator takes at a time: it would do
+// nothing but give way.
+constexpr size_t kLeast = 10 * kMib;
 
 // What the native allocator takes from the device for a request.
 size_t segment(size_t request) {
@@ -25,7 +28,7 @@ size_t enough(size_t limit) {
 
 size_t Cap::bytes() const {
   const size_t limit = settings_.limit;
-  return limit ? std::max(limit, raised_) : SIZE_MAX;
+  return limit >= kLeast ? std::max(limit, raised_) : SIZE_MAX;
 }
 
 double Cap::share() {
@@ -50,7 +53,7 @@ void Cap::total(size_t bytes) {
 }
 
 double Cap::wanted() const {
-  const size_t most = settings_.enabled && !pools_.any() ? bytes() : SIZE_MAX;
+  const size_t most = settings_.enabled && !lifted_ && !pools_.any() ? bytes() : SIZE_MAX;
   return most >= total_
              ? share_
              // The half is for the native allocator's product of the two, which it rounds down.
@@ -61,6 +64,7 @@ void Cap::enforce() {
   while (total_ != 0 && wanted() != in_force_) {
     const double fraction = wanted();
     native_.set_fraction(device_, fraction);
+    ++changes_;
     in_force_ = fraction; // only now: another thread may have set another one
   }
 }

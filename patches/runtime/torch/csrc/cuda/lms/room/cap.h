@@ -4,7 +4,9 @@
 #include <torch/csrc/cuda/lms/base/settings.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace torch::cuda::lms {
 
@@ -18,7 +20,7 @@ class Cap {
   Cap(c10::DeviceIndex device, const Settings& settings, const Native& native, const Pools& pools)
       : device_(device), settings_(settings), native_(native), pools_(pools) {}
 
-  // Bytes; SIZE_MAX while no limit is set.
+  // Bytes; SIZE_MAX while no limit is set, or one that cannot be kept.
   size_t bytes() const;
 
   // The user's share of the device, from 0 to 1. The native allocator has it when the second is
@@ -32,6 +34,12 @@ class Cap {
   // The limit is another one.
   void forget() {
     raised_ = 0;
+    lifted_ = false;
+  }
+  // LMS is about to be turned off: from then on nobody tries again.
+  void lift() {
+    lifted_ = true;
+    enforce();
   }
 
   // To be called when something has changed: the native allocator keeps to the limit from now on,
@@ -42,6 +50,11 @@ class Cap {
   // A request for so many bytes failed, with so many reserved, and there is nothing to page out:
   // lets it through. False if it did not fail for the limit.
   bool give_way(size_t reserved, size_t request);
+
+  // How often what is in force has changed. Without the mutex.
+  uint64_t changes() const {
+    return changes_.load(std::memory_order_acquire);
+  }
 
   // True when it holds again, and did not before.
   bool allocated(size_t bytes);
@@ -58,6 +71,8 @@ class Cap {
   size_t total_ = 0; // not known
   size_t raised_ = 0; // what it has given way to; 0 = it holds
   size_t allocated_ = 0; // since then
+  bool lifted_ = false;
+  std::atomic<uint64_t> changes_{0};
 };
 
 } // namespace torch::cuda::lms

@@ -29,6 +29,9 @@ Source source_of(int victims) {
                         : Source::ReclaimFragments;
 }
 
+// So often a request is made again for the user's limit although what is reserved allows it.
+constexpr int kAgain = 4;
+
 // So many bytes in use, of the automatic limit, call for a look at operators. Until then there is
 // room for whatever runs at that moment, and what no operator is seen to use again is little.
 size_t threshold(size_t limit) {
@@ -74,7 +77,9 @@ at::DataPtr Room::allocate(size_t bytes) {
     const Lock lock;
     source = source_of(make_room(bytes));
   }
+  int again = kAgain;
   for (Effort effort = Effort::OneBlock;;) {
+    const uint64_t cap = limit_.cap().changes();
     try {
       at::DataPtr memory = native_.allocate(bytes);
       pools_.taken_back(memory.get()); // a pool is gone if its address comes back
@@ -86,19 +91,21 @@ at::DataPtr Room::allocate(size_t bytes) {
       return registry_.own(std::move(memory), bytes, stream);
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
-      retry(error, bytes, effort, source);
+      retry(error, bytes, cap, again, effort, source);
     }
   }
 }
 
 void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
   Source source = Source::FreeList;
+  int again = kAgain;
   for (Effort effort = Effort::OneBlock;;) {
+    const uint64_t cap = limit_.cap().changes();
     try {
       return native_.raw_allocate(bytes, stream);
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
-      retry(error, bytes, effort, source);
+      retry(error, bytes, cap, again, effort, source);
     }
   }
 }
@@ -106,7 +113,9 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
 // For a page-in, with the mutex held. The native allocator can wait for the device.
 at::DataPtr Room::obtain(size_t bytes) {
   Source source = source_of(make_room(bytes));
+  int again = kAgain;
   for (Effort effort = Effort::OneBlock;;) {
+    const uint64_t cap = limit_.cap().changes();
     try {
       at::DataPtr memory = native_.allocate(bytes);
       try {
@@ -117,7 +126,7 @@ at::DataPtr Room::obtain(size_t bytes) {
       }
       return memory;
     } catch (const c10::OutOfMemoryError& error) {
-      retry(error, bytes, effort, source);
+      retry(error, bytes, cap, again, effort, source);
     }
   }
 }
@@ -372,16 +381,14 @@ void Room::empty_cache() {
 }
 
 bool Room::give_way(size_t bytes) {
-  const size_t reserved = reserved_bytes();
-  const size_t before = limit_.cap().bytes();
-  if (!limit_.cap().give_way(reserved, rounded(bytes))) {
+  if (!limit_.cap().give_way(reserved_bytes(), rounded(bytes))) {
     return false;
   }
   debug_log("[lms] the limit gives way to %zu bytes for %s\n", bytes, Operation::label());
   ++stats_.over_limit_count;
   const auto over = static_cast<int64_t>(limit_.cap().bytes() - settings_.limit);
   stats_.over_limit_bytes_peak = std::max(stats_.over_limit_bytes_peak, over);
-  return limit_.cap().bytes() > before;
+  return true;
 }
 
 bool Room::reclaim_neighbours(size_t bytes) {
@@ -416,8 +423,20 @@ bool Room::reclaim_neighbours(size_t bytes) {
   }
 }
 
-void Room::retry(const c10::OutOfMemoryError& error, size_t bytes, Effort& effort, Source& source) {
+void Room::retry(
+    const c10::OutOfMemoryError& error,
+    size_t bytes,
+    uint64_t cap,
+    int& again,
+    Effort& effort,
+    Source& source) {
   if (free_some(bytes, effort, source)) {
+    return;
+  }
+  limit_.cap().enforce();
+  const bool limited = limit_.cap().bytes() != SIZE_MAX && again-- > 0;
+  if (cap != limit_.cap().changes() || limited) {
+    effort = Effort::Limit; // another thread may have changed it, or what is reserved, meanwhile
     return;
   }
   Operation& operation = Operation::current();

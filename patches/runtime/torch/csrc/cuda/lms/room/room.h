@@ -90,7 +90,13 @@ class Room {
   bool give_way(size_t bytes);
   void keep_spare();
   // Returns when the request should be tried again; else throws the error with LMS's account.
-  void retry(const c10::OutOfMemoryError& error, size_t bytes, Effort& effort, Source& source);
+  void retry(
+      const c10::OutOfMemoryError& error,
+      size_t bytes,
+      uint64_t cap,
+      int& again,
+      Effort& effort,
+      Source& source);
   void served(Source source);
   size_t in_use();
   size_t allocated_bytes();
