@@ -48,6 +48,15 @@ class Change:
         return stat(self.names[key]) - self.before[key]
 
 
+WHERE_FROM = {
+    "allocated": "allocated_bytes.all.current",
+    "reclaimed": "reclaimed_bytes",
+    "cudamalloc": "alloc_distribution.cudamalloc",
+    "reclaim_one": "alloc_distribution.reclaim_one",
+}
+"""How room was made for a tensor, and which memory it got."""
+
+
 @pytest.fixture(autouse=True)
 def as_at_the_start() -> None:
     torch.cuda.set_size_lms(MIB)
@@ -76,12 +85,7 @@ def test_pinned_is_all_that_is_allocated_while_lms_is_off(enabled):
 def test_a_limit_makes_room_by_paging_out():
     torch.cuda.set_limit_lms(40 * MIB)
     tensors = made()
-    change = Change(
-        allocated="allocated_bytes.all.current",
-        reclaimed="reclaimed_bytes",
-        cudamalloc="alloc_distribution.cudamalloc",
-        reclaim_one="alloc_distribution.reclaim_one",
-    )
+    change = Change(**WHERE_FROM)
     tensors += made(20 * MIB)
     assert change.allocated == 0
     assert change.reclaimed == 20 * MIB
@@ -92,12 +96,7 @@ def test_a_limit_makes_room_by_paging_out():
 def test_a_limit_that_is_far_away_changes_nothing():
     torch.cuda.set_limit_lms(1024 * MIB)
     tensors = made()
-    change = Change(
-        allocated="allocated_bytes.all.current",
-        reclaimed="reclaimed_bytes",
-        cudamalloc="alloc_distribution.cudamalloc",
-        reclaim_one="alloc_distribution.reclaim_one",
-    )
+    change = Change(**WHERE_FROM)
     tensors += made(20 * MIB)
     assert change.allocated == 20 * MIB
     assert change.reclaimed == 0

@@ -281,7 +281,8 @@ def _show_tensors():
         # Not isinstance(), which runs the code of objects that stand for others.
         if issubclass(type(known), torch.Tensor):
             for storage in _storages([known]):
-                if storage.nbytes() >= _settings["size"]:
+                # Before 1.10 storages have no nbytes().
+                if storage.size() * storage.element_size() >= _settings["size"]:
                     _check(_library.lms_hold(storage._cdata))
                     _check(_library.lms_release(storage._cdata))
 
