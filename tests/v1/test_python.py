@@ -311,6 +311,7 @@ result.append(list(log))
 # A runtime's statistics, all 0.
 _STATISTICS = """
 names = [b"lms.page_in_bytes", b"lms.hook_bytes"]
+names += [b"lms.over_limit_count", b"lms.over_limit_bytes_peak"]
 names += [b"lms.page_in_count", b"lms.out_of_memory_retries", b"lms.release_caught"]
 for name in ("pinned_bytes.all", "lms.resident_bytes", "lms.paged_out_bytes", "lms.held_bytes",
              "lms.host_bytes"):
