@@ -234,16 +234,6 @@ def test_tags_as_json() -> None:
     ]
 
 
-def test_tags_in_the_readme_are_these() -> None:
-    result = invoke("tags", "--markdown")
-    assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == 2 + len(load_registry().tags)
-    readme = Path(__file__).parents[2] / "README.md"
-    assert result.stdout in readme.read_text(encoding="utf-8"), (
-        "README.md: replace its table by what `lmsbuild tags --markdown` prints"
-    )
-
-
 def test_tags_in_two_formats_at_once() -> None:
     assert invoke("tags", "--markdown", "--json").exit_code == 2
 
