@@ -1,6 +1,6 @@
-r"""What ``torch.cuda`` tells of its memory in later releases, and told with the first LMS.
+r"""Memory statistics of ``torch.cuda`` that later releases have, and that the first LMS had.
 
-For PyTorch 1.1 to 1.3, which have no ``memory_stats`` themselves.
+For PyTorch 1.1 to 1.3, which have no ``memory_stats`` of their own.
 """
 
 import collections
@@ -23,16 +23,17 @@ __all__ = [
 
 
 def memory_stats(device=None):
-    r"""Statistics of the memory of a device, under the names of later releases.
+    r"""Returns statistics of a device's memory, under the names of later releases.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
-        dict: LMS's counts and bytes, and of PyTorch's ``allocated_bytes.all`` and
-        ``reserved_bytes.all`` the ``current`` and ``peak`` ones, by name, sorted.
-        The peaks of PyTorch's are reset by ``reset_max_memory_allocated`` and
-        ``reset_max_memory_cached``, LMS's by ``torch.cuda.lms.reset_peak_stats``.
+        dict: counts and bytes (int), sorted by name: LMS's statistics, and
+        ``allocated_bytes.all`` and ``reserved_bytes.all`` of PyTorch, each with
+        ``current`` and ``peak``. ``reset_max_memory_allocated`` and
+        ``reset_max_memory_cached`` reset PyTorch's peaks, and
+        ``torch.cuda.lms.reset_peak_stats`` resets those of LMS.
     """
     nested = {
         "allocated_bytes": {
@@ -60,22 +61,22 @@ def _flat(nested, prefix=""):
 
 
 def memory_active(device=None):
-    r"""GPU memory that LMS could not page out now.
+    r"""Returns how much GPU memory LMS could not page out now.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
-        int: bytes. All that is allocated, while LMS is off.
+        int: bytes; while LMS is off, everything that is allocated.
     """
     return _active(device)[0]
 
 
 def max_memory_active(device=None):
-    r"""The most of ``memory_active`` since the start of the program, or since its reset.
+    r"""Returns the peak of ``memory_active`` since the start of the program, or the last reset.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
         int: bytes.
@@ -84,36 +85,36 @@ def max_memory_active(device=None):
 
 
 def reset_max_memory_active(device=None):
-    r"""Starts ``max_memory_active`` again at what is active now.
+    r"""Resets ``max_memory_active`` to the current value of ``memory_active``.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
     """
     _call("reset_active", device)
 
 
 def memory_reclaimed(device=None):
-    r"""GPU memory that LMS has copied to the host.
+    r"""Returns how many bytes of GPU memory LMS has copied to the host.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
-        int: bytes, of all page-outs; ``reclaimed_bytes`` of ``memory_stats``.
+        int: bytes of all page-outs; the same as ``reclaimed_bytes`` of ``memory_stats``.
     """
     return lms._values(device)["reclaimed_bytes"]
 
 
 def reset_memory_reclaimed(device=None):
-    r"""Sets ``memory_reclaimed`` to 0.
+    r"""Resets ``memory_reclaimed`` to 0.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
     """
     _call("reset_reclaimed", device)
 
 
-# The first LMS's names, and what memory_stats() calls the same.
+# The names of the first LMS, and those of memory_stats().
 _SOURCES = (
     ("freelist", "freelist"),
     ("cudamalloc", "cudamalloc"),
@@ -126,16 +127,18 @@ _SOURCES = (
 
 
 def alloc_distribution(device=None):
-    r"""How the memory of new tensors was come by, while LMS was on.
+    r"""Returns where the memory of new tensors came from, while LMS was on.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
-        dict: counts of tensors that LMS manages: ``freelist`` (PyTorch's cache),
-        ``cudamalloc``, ``reclaim_one`` (one page-out), ``reclaim_fragments``
-        (several), ``reclaim_all``, ``cudamalloc_purge`` (the cache was emptied).
-        ``cudamalloc_over_limit`` is always 0: ``cudamalloc`` has these, too.
+        dict: counts of tensors that LMS manages: ``freelist`` (from PyTorch's cache),
+        ``cudamalloc`` (new memory of the device), ``reclaim_one`` (after one
+        page-out), ``reclaim_fragments`` (after several), ``reclaim_all`` (after
+        everything idle was paged out), ``cudamalloc_purge`` (after the cache was
+        emptied). ``cudamalloc_over_limit`` is always 0: ``cudamalloc`` includes
+        these.
     """
     values = lms._values(device)
     return {
@@ -144,10 +147,10 @@ def alloc_distribution(device=None):
 
 
 def reset_alloc_distribution(device=None):
-    r"""Sets the counts of ``alloc_distribution`` to 0.
+    r"""Resets the counts of ``alloc_distribution`` to 0.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
     """
     _call("reset_alloc_distribution", device)
 
@@ -162,7 +165,7 @@ def _call(name, device, *arguments):
     index = lms._index(device)
     library = lms._load()
     if library is None:
-        torch.cuda.init()  # says why there is none
+        torch.cuda.init()  # raises an error that says why there is none
     if not 0 <= index < torch.cuda.device_count():
         raise AssertionError("Invalid device id")
     lms._check(getattr(library, "lms_" + name)(index, *arguments))

@@ -1,14 +1,16 @@
 r"""Large Model Support (LMS): train models that do not fit in GPU memory.
 
-With ``torch.cuda.set_enabled_lms(True)`` the CUDA allocator moves tensors that
-no operator is using to host memory when the GPU runs out, and brings each back
-before the next operator that needs it. Results are bit-identical.
+After ``torch.cuda.set_enabled_lms(True)``, the CUDA allocator moves tensors that
+no operator is using to host memory when GPU memory runs out, and moves each one
+back before the next operator that uses it. Results are bit-identical.
 
-This module is the Python face of ``libtorch_lms.so``, which is loaded at the
-first call that needs it; before PyTorch 2.0 it is a part of ``libc10_cuda.so``.
-It is written for every Python that a supported PyTorch runs on, hence neither
-f-strings nor annotations of variables.
+All sizes are in bytes. Settings apply to the whole process and to each of its
+GPUs.
 """
+
+# The Python interface of libtorch_lms.so, which is loaded at the first call that needs it; in
+# PyTorch 1.1 to 1.5 it is a part of libc10_cuda.so. This file runs on every Python that a supported
+# PyTorch runs on: it uses neither f-strings nor annotations of variables.
 
 import atexit
 import contextlib
@@ -50,11 +52,11 @@ _SOURCES = (
 _lock = threading.RLock()
 _library = None
 _addresses_guarded = False
-# Operators have used tensors while LMS did not look at them.
+# Whether operators have used tensors while LMS did not track them.
 _unseen = False
-# What the user set, also while there is no device to apply it to. Bytes.
+# What the user set, in bytes, also while there is no device to apply it to.
 _settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0}
-# An _Oracle, when the environment asks for one.
+# An _Oracle, if the environment requests one.
 _oracle = None
 
 
@@ -123,7 +125,7 @@ def _open(path):
 
 
 def _load():
-    """The library, or None on a machine without a CUDA device."""
+    """Returns the library, or None on a machine without a CUDA device."""
     global _library
     with _lock:
         if _library is None and torch.cuda.device_count() > 0:
@@ -164,20 +166,21 @@ def _set_bytes(name, value):
 
 
 def set_enabled_lms(enable):
-    r"""Turns Large Model Support on or off, for all devices of this process.
+    r"""Turns Large Model Support (LMS) on or off for all devices of this process.
 
-    Works at any time, before or after tensors exist. Turning it off brings
-    every tensor back to its GPU. Without a CUDA device the setting is
+    Can be called at any time, before or after tensors are created. Turning LMS
+    off moves every tensor back to its GPU. Without a CUDA device the setting is
     remembered and has no effect.
 
     Args:
-        enable (bool): whether to page idle tensors out to host memory when the
-            GPU runs out.
+        enable (bool): whether to page idle tensors out to host memory when GPU
+            memory runs out.
 
     Raises:
-        torch.cuda.OutOfMemoryError: LMS is turned off and what it paged out
-            does not fit; it stays on.
-        RuntimeError: the CUDA allocator in use is not the native one.
+        torch.cuda.OutOfMemoryError: if LMS is turned off and the tensors that it
+            paged out do not fit on the GPU. LMS stays on.
+        RuntimeError: if the CUDA allocator in use is not PyTorch's native one, or
+            if the LMS library is missing or belongs to another build.
     """
     global _unseen
     enable = bool(enable)
@@ -190,33 +193,47 @@ def set_enabled_lms(enable):
                 _unseen = True
             distributed = torch.distributed
             if distributed.is_available() and distributed.is_initialized():
-                _watch()  # hooks and collectives use what no operator shows
+                _watch()  # hooks and collectives use what no operator reports
     _settings["enabled"] = enable
 
 
 def get_enabled_lms():
-    r"""Whether Large Model Support is on (bool)."""
+    r"""Returns whether Large Model Support is on.
+
+    Returns:
+        bool: the setting, also if there is no CUDA device.
+    """
     return _settings["enabled"]
 
 
 def set_limit_lms(limit):
-    r"""Sets how many bytes PyTorch takes from a GPU (``memory_reserved()``).
+    r"""Sets how many bytes PyTorch may reserve on each GPU (``memory_reserved()``).
 
-    LMS pages out to stay below the limit. It gives way only where what cannot be
-    paged out needs more: what running operators use at once, small tensors, and
-    what is held. ``explain()`` says so, and ``stats()["over_limit_count"]``
-    counts. In PyTorch before 1.8 more can be taken for a moment, and is given
-    back at once.
+    LMS starts to page out when 95 % of the limit is in use; the rest is left for
+    fragmentation. The limit is exceeded only when memory that cannot be paged
+    out needs more: what running operators use at once, tensors smaller than
+    ``set_size_lms``, and held tensors. ``torch.cuda.lms.explain()`` reports it,
+    and ``torch.cuda.lms.stats()["over_limit_count"]`` counts such requests. In
+    PyTorch before 1.8 a request can exceed the limit for a moment.
 
     Args:
-        limit (int): bytes, for each device; 0 = automatic, what the process can
-            get. 5 % of either are left to fragmentation.
+        limit (int): bytes per device. 0, the default, means automatic: what the
+            process can get.
+
+    Raises:
+        TypeError: if ``limit`` is not an int.
+        ValueError: if ``limit`` is negative.
     """
     _set_bytes("limit", _size(limit, "limit"))
 
 
 def get_limit_lms():
-    r"""The limit that was set, in bytes; 0 = automatic."""
+    r"""Returns the limit that was set with ``set_limit_lms``.
+
+    Returns:
+        int: bytes per device; 0 means automatic. The value of an automatic limit
+        is ``torch.cuda.lms.stats()["limit_bytes"]``.
+    """
     return _settings["limit"]
 
 
@@ -224,43 +241,62 @@ def set_size_lms(size):
     r"""Sets the size of the smallest tensor storage that LMS pages out.
 
     Args:
-        size (int): bytes; 1 MiB at the start.
+        size (int): bytes; initially 1 MiB.
+
+    Raises:
+        TypeError: if ``size`` is not an int.
+        ValueError: if ``size`` is negative.
     """
     _set_bytes("size", _size(size, "size"))
 
 
 def get_size_lms():
-    r"""The size of the smallest tensor storage that LMS pages out, in bytes."""
+    r"""Returns the size of the smallest tensor storage that LMS pages out.
+
+    Returns:
+        int: bytes.
+    """
     return _settings["size"]
 
 
 def set_host_limit_lms(limit):
     r"""Sets how many bytes of host memory LMS may pin, for all devices together.
 
-    When the limit is reached, nothing more is paged out: what then does not fit
-    on the GPU is a ``torch.cuda.OutOfMemoryError``.
+    When the limit is reached, nothing more is paged out, and a request that does
+    not fit on the GPU raises ``torch.cuda.OutOfMemoryError``.
 
     Args:
-        limit (int): bytes; 0 = what the machine, or the container, has left.
+        limit (int): bytes. 0, the default, means what the machine or the
+            container has left.
+
+    Raises:
+        TypeError: if ``limit`` is not an int.
+        ValueError: if ``limit`` is negative.
     """
     _set_bytes("host_limit", _size(limit, "limit"))
 
 
 def get_host_limit_lms():
-    r"""The limit of host memory that was set, in bytes; 0 = what the machine has."""
+    r"""Returns the limit that was set with ``set_host_limit_lms``.
+
+    Returns:
+        int: bytes; 0 means what the machine or the container has left.
+    """
     return _settings["host_limit"]
 
 
 def reclaim_inactive():
     r"""Pages out every tensor that no operator is using.
 
-    With the automatic limit LMS only begins to look at what operators use when a
-    twentieth of it is in use (``stats()["watching"]``), or with the first call of
-    this. Of what was there before, the first call pages out the tensors that
-    Python knows.
+    While less than a twentieth of the automatic limit is in use, LMS does not
+    track what operators use (``torch.cuda.lms.stats()["watching"]`` is 0). In
+    that case the first call of this function starts the tracking, and pages out
+    the tensors that Python knows. Tensors that only C++ knows can be paged out
+    once an operator has used them again.
 
     Returns:
-        int: bytes of GPU memory given back to PyTorch's cache.
+        int: bytes of GPU memory that were given back to PyTorch's cache. 0 while
+        LMS is off.
     """
     library = _load()
     if library is None:
@@ -273,12 +309,12 @@ def reclaim_inactive():
 
 
 def _show_tensors():
-    """Shows LMS what operators have used while it did not look at them."""
+    """Makes LMS manage what operators have used while it did not track them."""
     if not _unseen:
         return
     _watch()
     for known in gc.get_objects():
-        # Not isinstance(), which runs the code of objects that stand for others.
+        # Not isinstance(), which runs the code of proxy objects.
         if issubclass(type(known), torch.Tensor):
             for storage in _storages([known]):
                 # Before 1.10 storages have no nbytes().
@@ -288,18 +324,21 @@ def _show_tensors():
 
 
 def reserve_host(size, device=None):
-    r"""Pins host memory now, so that the first page-outs need not wait for it.
+    r"""Pins host memory now, so that the first page-outs do not wait for it.
 
     Args:
-        size (int): bytes that are to be pinned, with what is pinned already.
-        device (torch.device or int): whose tensors it is for; the current one
-            by default. The memory is next to that device.
+        size (int): bytes to be pinned, including what is pinned already.
+        device (torch.device or int, optional): the device whose tensors the
+            memory is for. It is allocated on the NUMA node next to this device.
+            Default: the current device.
 
     Returns:
-        int: bytes that are pinned.
+        int: bytes that are pinned for the device; 0 without a CUDA device.
 
     Raises:
-        RuntimeError: the host limit or the machine's memory does not allow it.
+        RuntimeError: if the host limit or the machine's memory does not allow it.
+        TypeError: if ``size`` is not an int.
+        ValueError: if ``size`` is negative.
     """
     size = _size(size, "size")
     library = _load()
@@ -311,12 +350,12 @@ def reserve_host(size, device=None):
 
 
 def trim_host():
-    r"""Gives pinned host memory that holds no tensor back to the system.
+    r"""Returns pinned host memory that holds no tensor to the system.
 
-    ``torch.cuda.empty_cache()`` does so, too.
+    ``torch.cuda.empty_cache()`` does the same.
 
     Returns:
-        int: bytes.
+        int: bytes that were unpinned.
     """
     if _library is None:
         return 0
@@ -338,9 +377,9 @@ _COMPRESSED = {
 
 
 def _parts(tensor):
-    """The tensors that a sparse tensor, or a subclass that wraps others, is made of."""
+    """The tensors that make up a sparse tensor, or a subclass that wraps other tensors."""
     if hasattr(tensor, "__tensor_flatten__"):
-        # Not an import of the module's: torch.cuda is imported before torch.utils can be.
+        # Not at the top of the module: torch.cuda is imported before torch.utils can be.
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
         if is_traceable_wrapper_subclass(tensor):
@@ -354,7 +393,7 @@ def _parts(tensor):
 
 
 def _storage_of(tensor):
-    # Before 2.0 storages had types; each has the same _cdata.
+    # Before 2.0 storages had a type for each dtype; all of them have the same _cdata.
     untyped = getattr(tensor, "untyped_storage", None)
     return untyped() if untyped else tensor.storage()
 
@@ -366,7 +405,7 @@ def _storage_types():
 
 
 def _storages(tensors):
-    """The CUDA storages of tensors: also of sparse ones and of subclasses' parts."""
+    """The CUDA storages of tensors, including sparse tensors and the parts of subclasses."""
     for tensor in tensors:
         parts = _parts(tensor)
         if parts:
@@ -392,16 +431,23 @@ def _tensors(values):
 def resident(*tensors):
     r"""Keeps tensors on their GPU inside a ``with`` block.
 
-    For code that uses a tensor's memory where no PyTorch operator shows it, such
-    as a C++ extension that keeps pointers for several calls. For one that uses
-    memory during its calls only, ``wrap()`` is enough.
+    Use this for code that uses a tensor's memory outside of PyTorch operators,
+    such as a C++ extension that keeps pointers between calls. If the code uses
+    the memory only during its calls, ``wrap()`` is sufficient. Has no effect
+    while LMS is off.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): of any device; only CUDA
-            tensors are affected, and of a module its parameters and buffers.
+        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
+            parameters and buffers. Only CUDA tensors are affected.
 
     Raises:
-        torch.cuda.OutOfMemoryError: they do not fit at the same time.
+        torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
+
+    Example::
+
+        with torch.cuda.lms.resident(weight, model.head):
+            extension.begin(weight)
+            extension.end()
     """
     held = []
     try:
@@ -417,16 +463,16 @@ def resident(*tensors):
 
 
 def exclude(*tensors):
-    r"""Keeps tensors, or the parameters and buffers of modules, on their GPU.
+    r"""Keeps tensors on their GPU until they are freed or passed to ``release()``.
 
-    They stay until their storage dies or they are given to ``release()``.
+    Has no effect while LMS is off.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): only CUDA tensors are
-            affected. Has no effect while LMS is off.
+        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
+            parameters and buffers. Only CUDA tensors are affected.
 
     Raises:
-        torch.cuda.OutOfMemoryError: they do not fit at the same time.
+        torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
     """
     for tensor in _tensors(tensors):
         _take_tensor_address(tensor)
@@ -434,7 +480,14 @@ def exclude(*tensors):
 
 @contextlib.contextmanager
 def enabled(enable=True):
-    r"""Turns LMS on (or off) inside a ``with`` block, and back at its end."""
+    r"""Turns LMS on or off inside a ``with`` block, and restores the setting at its end.
+
+    Args:
+        enable (bool): whether LMS is on inside the block.
+
+    Raises:
+        torch.cuda.OutOfMemoryError, RuntimeError: as ``set_enabled_lms``.
+    """
     before = get_enabled_lms()
     set_enabled_lms(enable)
     try:
@@ -444,14 +497,16 @@ def enabled(enable=True):
 
 
 def release(*tensors):
-    r"""Lets LMS page out again what ``exclude()`` or a handed-out address keeps on a GPU.
+    r"""Allows LMS to page out what ``exclude()`` or an exported address keeps on a GPU.
 
-    Takes tensors, and modules for their parameters and buffers.
+    A tensor stays on its GPU if its address was handed out (``data_ptr()``, DLPack,
+    ``__cuda_array_interface__``, CUDA IPC, a CUDA graph), or if a post hook of an
+    autograd node used it, until its storage is freed or passed to this function.
+    Call it when the address is no longer used.
 
-    A tensor whose address has left PyTorch (``data_ptr()``, DLPack,
-    ``__cuda_array_interface__``, CUDA IPC, a CUDA graph), or that a post hook of
-    an autograd node has used, stays on its GPU until its storage dies or this is
-    called. Call it when nobody uses the address any more.
+    Args:
+        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
+            parameters and buffers.
     """
     if _library is not None:
         for storage in _storages(_tensors(tensors)):
@@ -459,7 +514,14 @@ def release(*tensors):
 
 
 def is_resident(tensor):
-    r"""Whether a tensor's memory is on its GPU now (bool). True for what LMS does not manage."""
+    r"""Returns whether a tensor's memory is on its GPU now.
+
+    Args:
+        tensor (torch.Tensor): a tensor of any device.
+
+    Returns:
+        bool: always ``True`` for tensors that LMS does not manage.
+    """
     if _library is None:
         return True
     return all(_library.lms_is_resident(s._cdata) != 0 for s in _storages((tensor,)))
@@ -477,7 +539,10 @@ def _take_tensor_address(tensor):
 
 
 def takes_address(function):
-    r"""Decorates a function that hands out the address of its first argument, a tensor."""
+    r"""Decorates a function that hands out the address of its first argument, a tensor.
+
+    For PyTorch's own files.
+    """
 
     @functools.wraps(function)
     def wrapper(tensor, *args, **kwargs):
@@ -497,7 +562,7 @@ def _takes_storage_address(function):
 
 
 # PyTorch's own code that compares addresses, with each other or with 0, and
-# keeps none: torch.save() of a model must not bring all of it to the GPU.
+# keeps none of them: torch.save() of a model must not page in all of it.
 _COMPARERS = frozenset(
     (
         "torch.serialization",
@@ -507,12 +572,12 @@ _COMPARERS = frozenset(
         "torch.distributed.fsdp._runtime_utils",
     )
 )
-# This function, of a module that hands out addresses, too.
+# The same for this function; the rest of its module hands out addresses.
 _COMPARING_FUNCTION = ("torch._tensor", "_reduce_ex_internal")
 
 
 def _only_compares():
-    """Whether the caller of a wrapped data_ptr() is one of these."""
+    """Whether the caller of a wrapped data_ptr() only compares addresses."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__name__") == "torch.storage":
         frame = frame.f_back
@@ -521,7 +586,7 @@ def _only_compares():
 
 
 def _name_of(storage, offset=0):
-    """What is unique for a storage while it lives, and 0 for one without memory."""
+    """A number that is unique for a storage while it exists, and 0 for one without memory."""
     return storage._cdata + offset if len(storage) else 0
 
 
@@ -551,10 +616,10 @@ def _guarded_storage_data_ptr(function):
 
 
 def _guard_addresses():
-    """Makes every way that hands out an address tell LMS first.
+    """Wraps every function that hands out an address, so that LMS knows of it first.
 
-    Done when LMS is turned on and not in the source, so that whoever never
-    turns it on pays nothing.
+    This is done when LMS is turned on, and not in PyTorch's files, so that LMS
+    costs nothing until then.
     """
     global _addresses_guarded
     with _lock:
@@ -570,7 +635,7 @@ def _guard_addresses():
             for name in _STORAGE_METHODS:
                 setattr(storage, name, _as_operator(getattr(storage, name)))
         if not hasattr(torch, "UntypedStorage"):
-            # No operator yet, and what is paged out cannot be told of a stream.
+            # Not an operator in these releases, and it needs a storage that is not paged out.
             torch.Tensor.record_stream = _as_operator(torch.Tensor.record_stream)
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             if hasattr(torch._C, name):
@@ -583,20 +648,20 @@ def _guard_addresses():
             for name, method in list(vars(reducer).items()):
                 if callable(method) and not name.startswith("__"):
                     setattr(reducer, name, _as_hook(method))
-        # A C interface that asks nobody: consumers fall back to __dlpack__().
+        # A C interface that cannot be wrapped. Without it, consumers use __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
-        # TorchScript's fused kernels take their inputs' addresses before they
-        # allocate their outputs, and no operator names the inputs.
+        # TorchScript's fused kernels take the addresses of their inputs before they
+        # allocate their outputs, and no operator reports the inputs.
         name = "_jit_override_can_fuse_on_gpu"
         if hasattr(torch._C, name):
             getattr(torch._C, name)(False)
-        # The other fuser, before 2.0; later ones only warn that it is gone.
+        # The other fuser, before 2.0. Later releases only warn that it was removed.
         if not hasattr(torch, "compile") and getattr(torch._C, "_jit_nvfuser_enabled", bool)():
             torch._C._jit_set_nvfuser_enabled(False)
 
 
-# These reach a storage's bytes, and are no operators.
+# Methods that access a storage's bytes and are not operators.
 _STORAGE_METHODS = (
     "__getitem__",
     "__setitem__",
@@ -606,8 +671,8 @@ _STORAGE_METHODS = (
     "fill_",
 )
 
-# Functions of torch._C that are no operators: the jiterator's kernels, and what DataParallel and
-# torch.cuda.nccl hand to NCCL.
+# Functions of torch._C that are not operators: the jiterator's kernels, and the functions that
+# DataParallel and torch.cuda.nccl call NCCL with.
 _FUNCTIONS = (
     "_cuda_jiterator_compile_and_launch_kernel",
     "_broadcast",
@@ -636,7 +701,7 @@ def _storages_in(values):
 
 
 def _as_operator(function, *always):
-    """Makes one operator of a function that is none, on the storages that it is given."""
+    """Makes LMS treat a function as one operator on the storages among its arguments."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
@@ -647,10 +712,10 @@ def _as_operator(function, *always):
 
 
 def _as_hook(function):
-    """Makes a method of DistributedDataParallel's reducer as one of its hooks of autograd nodes.
+    """Makes LMS treat a method of DistributedDataParallel's reducer as a hook of an autograd node.
 
-    What it uses stays on the GPU from then on: it looks at the addresses of gradients and of its
-    buckets between operators.
+    What it uses stays on the GPU from then on, because the reducer reads the addresses of gradients
+    and of its buckets between operators.
     """
 
     @functools.wraps(function)
@@ -672,7 +737,7 @@ def _resident_resize(function):
     @functools.wraps(function)
     def wrapper(storage, *args, **kwargs):
         result = resize(storage, *args, **kwargs)
-        # It copied into new memory, which was no input.
+        # It has copied into new memory, which was not an input.
         with _region_of([storage]):
             return result
 
@@ -694,24 +759,31 @@ def _region_of(storages):
 
 
 def wrap(target):
-    r"""Makes each call of native code one operator for LMS.
+    r"""Makes LMS treat each call of native code as one operator.
 
-    For extensions that are called without the dispatcher and read or write the
-    memory of tensors by address: during a call everything that it is given is on
-    the GPU and stays there.
+    Use this for extensions that are called without the dispatcher and that read
+    or write the memory of tensors by address. During a call, the following
+    tensors are on the GPU and stay there, and may be written:
+
+    - for a function, the tensors among its arguments, also inside lists, tuples
+      and dictionaries;
+    - for a module, its arguments, parameters and buffers;
+    - for an autograd function, the arguments of ``forward`` and ``backward``, and
+      in ``backward`` also the saved tensors.
+
+    A call raises ``torch.cuda.OutOfMemoryError`` if these tensors do not fit on
+    the GPU together.
 
     Args:
-        target (callable, torch.nn.Module or torch.autograd.Function class): a
-            function uses the tensors among its arguments, also in lists, tuples
-            and dictionaries; a module those, and its parameters and buffers; an
-            autograd function those and, in its ``backward``, what was saved.
+        target (callable, torch.nn.Module or torch.autograd.Function class): what
+            to wrap.
 
     Returns:
-        A function that calls ``target``; or ``target`` itself, if it is a module or
-        a class: their methods are replaced.
+        A function that calls ``target``. If ``target`` is a module or a class, its
+        methods are replaced, and ``target`` itself is returned.
 
-    A call raises ``torch.cuda.OutOfMemoryError`` when what it uses does not fit
-    at the same time.
+    Raises:
+        TypeError: if ``target`` is none of these.
 
     Example::
 
@@ -746,8 +818,8 @@ def _as_backward(function):
 def region(function):
     r"""Decorates a method that runs compiled code on a list of inputs.
 
-    Such code reaches memory without operators, so the whole call is one
-    operator that may write each of its inputs.
+    Such code accesses memory without operators, so LMS treats the whole call as
+    one operator that may write each of its inputs. For PyTorch's own files.
     """
 
     @functools.wraps(function)
@@ -759,7 +831,7 @@ def region(function):
         if isinstance(constants, dict):
             tensors.extend(v for v in constants.values() if isinstance(v, torch.Tensor))
         storages = list(_storages(tensors))
-        # The callee empties the list of its inputs to free them early.
+        # The function empties the list of its inputs in order to free them early.
         del tensors
         with _region_of(storages):
             del storages
@@ -786,7 +858,7 @@ def _index(device):
 
 
 def _values(device):
-    """All statistics of a device by name; those of the first LMS when it was never loaded."""
+    """All statistics of a device by name; without the library, only those of the first LMS."""
     if _library is None:
         return _zeros()
     count = _library.lms_stat_count()
@@ -798,7 +870,15 @@ def _values(device):
 def add_stats(stats, device=None):
     r"""Adds LMS's statistics to the nested dictionary of ``memory_stats``.
 
-    While LMS is off, all that is allocated is pinned, as with the first LMS.
+    While LMS is off, everything that is allocated counts as pinned, as in the
+    first LMS. For PyTorch's own files.
+
+    Args:
+        stats (dict): is changed in place.
+        device (torch.device or int, optional): Default: the current device.
+
+    Returns:
+        dict: ``stats``.
     """
     for name, value in _values(device).items():
         parts = name.split(".")
@@ -814,25 +894,46 @@ def add_stats(stats, device=None):
 
 
 def stats(device=None):
-    r"""LMS's own statistics of a device.
+    r"""Returns LMS's statistics of a device.
+
+    Args:
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
-        dict: counts and bytes by name: ``page_out_count``, ``page_out_bytes``,
-        ``page_in_count``, ``page_in_bytes``, ``clean_count`` (page-outs that
-        needed no copy), ``release_caught`` (page-outs at which a write was found
-        that no operator had shown; nothing was lost), ``violations`` (with the
-        oracle: page-outs that would have lost something), ``resident_bytes``,
-        ``paged_out_bytes``, ``held_bytes`` (each with a ``_peak``), ``hook_bytes``
-        (of those held, what hooks of autograd nodes have used),
-        ``host_bytes`` (pinned), ``host_used_bytes`` (of these, what holds
-        tensors) and ``host_busy_bytes`` (the same, and what copies in flight
-        still read or write; likewise), ``host_bytes_on_node0`` and so on for
-        each NUMA node, ``free_bytes`` (what PyTorch's cache holds),
-        ``largest_free_bytes``, ``fragmentation`` (the share of the free bytes
-        that one request as large as all of them could not use, 0 to 1),
-        ``limit_bytes``, ``watching`` (1 once LMS looks at what operators use, 0
-        while memory is far from the automatic limit) and others. Empty when LMS
-        was never turned on.
+        dict: counts and bytes (int) by name. It is empty until LMS has been turned
+        on or a setting has been changed.
+
+        - ``page_out_count``, ``page_out_bytes``: page-outs, and bytes copied to
+          the host for them
+        - ``page_in_count``, ``page_in_bytes``: page-ins, and bytes copied back
+        - ``clean_count``: page-outs that needed no copy
+        - ``resident_bytes``, ``paged_out_bytes``: managed storages on the GPU, and
+          on the host only; each also with ``_peak``
+        - ``held_bytes``, ``held_bytes_peak``: storages kept on the GPU by
+          ``resident()``, ``exclude()``, exported addresses, CUDA graphs and hooks
+        - ``hook_bytes``: the part of ``held_bytes`` that hooks of autograd nodes
+          have used
+        - ``host_bytes``, ``host_used_bytes``, ``host_busy_bytes``: pinned host
+          memory; the part of it that holds tensors; the same and buffers of
+          copies in flight; each also with ``_peak``
+        - ``host_bytes_on_node0`` and so on: pinned host memory on each NUMA node
+        - ``free_bytes``, ``largest_free_bytes``: unused memory in PyTorch's cache,
+          and the largest request that it can serve
+        - ``fragmentation``: the share of ``free_bytes`` that a single request for
+          all of it could not use (float, 0 to 1); absent if the cache is empty
+        - ``limit_bytes``: the limit that was set, or the value of the automatic one
+        - ``over_limit_count``, ``over_limit_bytes_peak``: requests that exceeded
+          the limit that was set, and the largest excess
+        - ``watching``: 1 if LMS tracks what operators use, 0 if memory use is too
+          far from the automatic limit for that
+        - ``release_caught``: page-outs at which LMS found a write that no operator
+          had reported; nothing was lost
+        - ``adopted``: storages that existed before LMS managed them
+        - ``out_of_memory_retries``: allocations that failed at first
+        - ``out_of_memory_caught``: operators that continued without memory that
+          they had requested
+        - ``violations``, ``clean_violations``: with the oracle, comparisons that
+          failed after and before the release check
     """
     result = {}
     for name, value in _values(device).items():
@@ -855,14 +956,14 @@ def _words(size):
 
 
 def explain(device=None):
-    r"""Says whether LMS pages out, and what keeps it from doing so.
+    r"""Explains whether LMS pages out, and what prevents it.
 
     Args:
-        device (torch.device or int): the current one by default.
+        device (torch.device or int, optional): Default: the current device.
 
     Returns:
-        str: one finding a line. Peaks and counts are those of ``stats()``, since
-        they were last reset.
+        str: one finding per line. Peaks and counts are those of ``stats()``, since
+        their last reset.
     """
     if torch.cuda.device_count() == 0:
         return "There is no CUDA device: LMS has no effect."
@@ -971,13 +1072,21 @@ def explain(device=None):
 
 
 def reset_peak_stats(device=None):
-    r"""Starts the peaks of LMS's statistics again at the current values."""
+    r"""Resets the peaks of LMS's statistics to the current values.
+
+    Args:
+        device (torch.device or int, optional): Default: the current device.
+    """
     if _library is not None:
         _check(_library.lms_reset_peak_stats(_index(device)))
 
 
 def reset_accumulated_stats(device=None):
-    r"""Sets the sums and counts of LMS's statistics to 0."""
+    r"""Resets the sums and counts of LMS's statistics to 0.
+
+    Args:
+        device (torch.device or int, optional): Default: the current device.
+    """
     if _library is not None:
         if _oracle is not None:
             _oracle.forgotten += _violations(_index(device))
@@ -985,7 +1094,10 @@ def reset_accumulated_stats(device=None):
 
 
 def summary_lines(stats):
-    r"""The rows that ``memory_summary`` shows when LMS is on."""
+    r"""Returns the rows that ``memory_summary`` adds while LMS is on (list of str).
+
+    For PyTorch's own files.
+    """
     if not _settings["enabled"] or "lms.page_in_bytes" not in stats:
         return []
 
@@ -1030,34 +1142,34 @@ def summary_lines(stats):
 
 
 def _set_stress(enable):
-    """Pages out everything idle at each allocation. For tests."""
+    """Sets whether everything idle is paged out at each allocation. For tests."""
     _check(_load().lms_set_option(b"stress", int(enable)))
 
 
 def _set_late(enable):
-    """Pages out only for requests that have failed. For tests."""
+    """Sets whether LMS pages out only for requests that have failed. For tests."""
     _check(_load().lms_set_option(b"late", int(enable)))
 
 
 def _watch():
-    """Looks at operators from now on, wherever memory stands. For tests."""
+    """Tracks what operators use from now on, however little memory is in use."""
     global _unseen
     _unseen = False
     _check(_load().lms_set_option(b"watch", 1))
 
 
 def _set_verify(enable):
-    """Counts blocks whose host copy is not true when their memory is given up. For tests."""
+    """Sets whether to count blocks that are given up with a wrong host copy. For tests."""
     _check(_load().lms_set_option(b"verify", int(enable)))
 
 
 def _set_verify_clean(enable):
-    """Counts clean blocks whose bytes have changed all the same. For tests."""
+    """Sets whether to count clean blocks whose bytes have changed nevertheless. For tests."""
     _check(_load().lms_set_option(b"verify_clean", int(enable)))
 
 
 def _violations(device):
-    """What _set_verify() has counted on a device: writes without an operator, and lost bytes."""
+    """What _set_verify() has counted on a device: unseen writes, and blocks that lost bytes."""
     values = _values(device)
     return values["lms.clean_violations"] + values["lms.violations"]
 
@@ -1066,19 +1178,19 @@ def _violations(device):
 
 
 class _Oracle:
-    """Any program, with everything idle paged out at each allocation and verified."""
+    """Runs any program with everything idle paged out at each allocation, and verifies it."""
 
-    # Of a process that found something, as the sanitizers have theirs.
+    # The exit code of a process in which a comparison failed.
     EXIT_CODE = 86
 
     def __init__(self):
-        # What the statistics counted before they were reset.
+        # What the statistics had counted before they were reset.
         self.forgotten = 0
-        # The process that uses CUDA; one that it forks cannot.
+        # The process that uses CUDA. A process that it forks cannot use it.
         self._process = None
-        # The first to be registered is the last to run: it may end the process.
+        # Registered first, so it runs last: it may end the process.
         atexit.register(self.end)
-        # torch.cuda is being imported, and torch has no such name yet.
+        # torch.cuda is still being imported, so torch has no attribute of that name yet.
         from torch.cuda import _lazy_call
 
         _lazy_call(self.begin)
@@ -1090,7 +1202,7 @@ class _Oracle:
         _set_verify(True)
         process = sys.modules.get("multiprocessing.process")
         if process is not None and getattr(process, "parent_process", bool)():
-            # Such a process skips what atexit has. After its queues were flushed, at -5.
+            # Such a process does not run atexit's functions. Its queues are flushed at -5.
             from multiprocessing.util import Finalize
 
             Finalize(None, self.end, exitpriority=-1000)
@@ -1099,7 +1211,7 @@ class _Oracle:
         if self._process != os.getpid():
             return
         self._process = None
-        # The last look at what stays on the device. The device may be past use.
+        # Verifies what is still on the device, which may be unusable by now.
         with contextlib.suppress(RuntimeError):
             reclaim_inactive()
         found = self.forgotten + sum(map(_violations, range(torch.cuda.device_count())))
@@ -1110,7 +1222,7 @@ class _Oracle:
                 stream.flush()
         text = "LMS oracle: {} storages were given up whose host copy was another\n".format(found)
         os.write(2, text.encode())
-        # The only way to another exit code from here.
+        # The only way to change the exit code here.
         os._exit(self.EXIT_CODE)
 
 
@@ -1124,7 +1236,7 @@ if os.environ.get("PYTORCH_LMS_ORACLE", "0") not in ("", "0"):
     _start_oracle()
 
 
-# The first LMS had its functions in torch.cuda.memory, which imports this module.
+# The first LMS had its functions in torch.cuda.memory, too, which imports this module.
 _memory = sys.modules.get("torch.cuda.memory")
 if _memory is not None:
     for _name in __all__:
