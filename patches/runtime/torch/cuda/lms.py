@@ -350,7 +350,7 @@ def reserve_host(size, device=None):
 
 
 def trim_host():
-    r"""Returns pinned host memory that holds no tensor to the system.
+    r"""Gives pinned host memory that holds no tensor back to the operating system.
 
     ``torch.cuda.empty_cache()`` does the same.
 
