@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <string>
 
 #include "capture.h"
 #include "properties.h"
@@ -216,6 +217,11 @@ cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long 
 }
 
 // As libcudart does: c10 later looks for libcuda.so.1 among the libraries that are already loaded.
+// The simulated one lies beside this library; a machine with a GPU has another one, too.
 __attribute__((constructor)) static void load_driver() {
-  dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL);
+  Dl_info own{};
+  if (dladdr(reinterpret_cast<void*>(&load_driver), &own) == 0)
+    return;
+  const std::string path = own.dli_fname;
+  dlopen((path.substr(0, path.rfind('/') + 1) + "libcuda.so.1").c_str(), RTLD_LAZY | RTLD_GLOBAL);
 }

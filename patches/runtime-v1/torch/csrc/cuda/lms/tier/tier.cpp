@@ -29,7 +29,7 @@ compat::cca::CUDAAllocator* Tier::install() {
 c10::DataPtr Tier::allocate(size_t bytes) const {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   if (!pager) {
-    return native_->allocate(bytes);
+    return past_pagers(bytes, [&] { return native_->allocate(bytes); });
   }
   c10::DataPtr memory = pager->room.allocate(bytes);
   count_active(memory.device().index());
@@ -43,7 +43,7 @@ c10::DeleterFnPtr Tier::raw_deleter() const {
 void* Tier::raw_allocate(size_t bytes) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   if (!pager) {
-    return native_->raw_allocate(bytes);
+    return past_pagers(bytes, [&] { return native_->raw_allocate(bytes); });
   }
   void* const memory = pager->room.allocate_raw(bytes, c10::cuda::getCurrentCUDAStream());
   count_active(c10::cuda::current_device());
@@ -53,7 +53,7 @@ void* Tier::raw_allocate(size_t bytes) {
 void* Tier::raw_allocate(size_t bytes, cudaStream_t stream, compat::cca::RawAlloc native) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   if (!pager) {
-    return native(bytes, stream);
+    return past_pagers(bytes, [&] { return native(bytes, stream); });
   }
   Runtime::get().native->set_raw_alloc(native);
   void* const memory = pager->room.allocate_raw(bytes, stream);

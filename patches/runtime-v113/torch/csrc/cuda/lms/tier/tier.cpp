@@ -1,8 +1,6 @@
 #include <torch/csrc/cuda/lms/tier/tier.h>
 
 #include <torch/csrc/cuda/lms/base/operation.h>
-#include <torch/csrc/cuda/lms/guard/guard.h>
-#include <torch/csrc/cuda/lms/guard/watch.h>
 #include <torch/csrc/cuda/lms/tier/common.h>
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -52,13 +50,13 @@ c10::Allocator* get() {
 void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   return pager ? pager->room.allocate_raw(bytes, stream)
-               : native().raw_alloc_with_stream(bytes, stream);
+               : past_pagers(bytes, [&] { return native().raw_alloc_with_stream(bytes, stream); });
 }
 
 void* raw_alloc(size_t bytes) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   return pager ? pager->room.allocate_raw(bytes, c10::cuda::getCurrentCUDAStream())
-               : native().raw_alloc(bytes);
+               : past_pagers(bytes, [&] { return native().raw_alloc(bytes); });
 }
 
 void record_stream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
@@ -79,10 +77,10 @@ void set_memory_fraction(double fraction, int device) {
 
 void capture_begins(int device, c10::cuda::CaptureId_t graph, compat::MempoolId pool) {
   native().capture_begins(device, graph, pool);
-  const Lock lock;
-  Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
-  captures()[graph] = pool;
-  Watch::get().begin(); // a graph replays what its operators used
+  {
+    const Lock lock;
+    captures()[graph] = pool;
+  }
   // What the native allocator asks, too.
   const auto captures_it = [graph](cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -90,22 +88,22 @@ void capture_begins(int device, c10::cuda::CaptureId_t graph, compat::MempoolId 
     C10_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id));
     return status == cudaStreamCaptureStatusActive && id == graph;
   };
-  pager.pools.begin(
-      pool, captures_it, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
-  pager.room.limit().cap().enforce();
-  Guard::keep_pinned(pager);
+  pool_began(Runtime::get().pager(static_cast<c10::DeviceIndex>(device)), pool, captures_it);
 }
 
 void capture_ends(int device, c10::cuda::CaptureId_t graph) {
   native().capture_ends(device, graph);
-  const Lock lock;
-  const auto found = captures().find(graph);
-  if (found != captures().end()) {
-    Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
-    pager.pools.end(found->second);
-    pager.room.limit().cap().enforce();
+  compat::MempoolId pool;
+  {
+    const Lock lock;
+    const auto found = captures().find(graph);
+    if (found == captures().end()) {
+      return;
+    }
+    pool = found->second;
     captures().erase(found);
   }
+  pool_ended(Runtime::get().pager(static_cast<c10::DeviceIndex>(device)), pool);
 }
 
 // What a capture that failed had begun ends with it; a pool that another capture
@@ -169,7 +167,8 @@ compat::cca::CUDAAllocator* Tier::install() {
 
 c10::DataPtr Tier::allocate(size_t bytes) const {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
-  return pager ? pager->room.allocate(bytes) : native().get()->allocate(bytes);
+  return pager ? pager->room.allocate(bytes)
+               : past_pagers(bytes, [&] { return native().get()->allocate(bytes); });
 }
 
 c10::DeleterFnPtr Tier::raw_deleter() const {

@@ -24,7 +24,10 @@ void turn_on() {
     }
   }
   runtime.settings.enabled = true;
-  runtime.each([](Pager& pager) { pager.room.limit().forget(); });
+  runtime.each([](Pager& pager) {
+    pager.room.limit().forget();
+    pager.mover.forget_freed();
+  });
   Watch::get().start(runtime.settings.limit > 0 || runtime.settings.stress);
 }
 

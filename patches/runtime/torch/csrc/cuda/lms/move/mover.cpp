@@ -286,8 +286,12 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
     if (settings_.verify && !matches(block)) {
       ++stats_.violations;
     }
+    pressure_ = true;
     if (!ordered && !done) {
       done = transfer_.events().record(home);
+    }
+    if (ordered) {
+      leave_memory(block, done);
     }
   } catch (const c10::Error& error) {
     trouble_ = error.what_without_backtrace();
@@ -311,7 +315,6 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
       std::remove_if(
           block.uses.begin(), block.uses.end(), [](const Use& use) { return !use.recorded; }),
       block.uses.end());
-  pressure_ = true;
   debug_log(
       "[lms] page-out %zu bytes (%s) for %s\n",
       block.size,
@@ -404,7 +407,10 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
   const c10::cuda::CUDAGuard guard(device_);
   try {
     // The memory's last user may still be running on the home stream.
-    timeline(*block.home).mark()->block(transfer_.in());
+    if (!freed_.block(memory.get(), block.size, transfer_.in())) {
+      timeline(*block.home).mark()->block(transfer_.in());
+    }
+    taken(memory.get(), block.size);
     behind_strays(block.home->stream());
     if (block.host.touched) {
       block.host.touched->block(transfer_.in());
@@ -432,6 +438,17 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
 }
 
 // ---- the end ----
+
+// The block's memory is about to go back, and its home stream has queued the last use of it, or
+// waits for that: the event, or what it has queued until now.
+void Mover::leave_memory(const Block& block, EventRef last_use) {
+  if (pressure_ && settings_.enabled && FreedMemory::knows(rounded(block.size))) {
+    freed_.freed(
+        block.memory.get(),
+        rounded(block.size),
+        last_use ? std::move(last_use) : timeline(*block.home).mark());
+  }
+}
 
 // The block's memory is about to go back. What record_stream() told, the native allocator waits
 // for itself.
@@ -516,6 +533,9 @@ void Mover::discard(Block& block, bool captured) noexcept {
           keep_until(event, block, std::nullopt);
           break;
         }
+      }
+      if (ordered && !captured) {
+        leave_memory(block, nullptr);
       }
     }
   } catch (const c10::Error&) {

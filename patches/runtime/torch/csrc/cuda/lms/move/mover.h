@@ -6,6 +6,7 @@
 #include <torch/csrc/cuda/lms/block/registry.h>
 #include <torch/csrc/cuda/lms/host/arena.h>
 #include <torch/csrc/cuda/lms/kernel/checker.h>
+#include <torch/csrc/cuda/lms/move/freed.h>
 #include <torch/csrc/cuda/lms/move/transfer.h>
 #include <torch/csrc/cuda/lms/stream/timeline.h>
 
@@ -95,6 +96,15 @@ class Mover {
   // Begins a copy into the memory. The block is PagingIn before, and until order() is called after
   // it. Throws c10::Error; the block is paged out then, and the memory is the caller's.
   void page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory);
+
+  // The native allocator has given memory out, for a block or not; of page_in()'s it is told there.
+  void taken(const void* memory, size_t bytes) {
+    freed_.taken(memory, rounded(bytes));
+  }
+  // It may have, and nobody was told.
+  void forget_freed() {
+    freed_.forget();
+  }
 
   // ---- the end ----
 
@@ -188,6 +198,7 @@ class Mover {
   bool take_host(Block& block);
   void drop_host(Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
+  void leave_memory(const Block& block, EventRef last_use);
   void leave_strays(const Block& block, bool captured);
   EventRef end_of(const Stray& stray);
   void behind_strays(cudaStream_t home);
@@ -207,6 +218,7 @@ class Mover {
   Transfer transfer_;
   Arena arena_;
   Checker checker_;
+  FreedMemory freed_;
   std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
   std::vector<Stray> strays_; // one for each home and stream: the last
   std::deque<Limbo> limbo_;

@@ -29,9 +29,6 @@ Source source_of(int victims) {
                         : Source::ReclaimFragments;
 }
 
-// So often a request is made again for the user's limit although what is reserved allows it.
-constexpr int kAgain = 4;
-
 // So many bytes in use, of the automatic limit, call for a look at operators. Until then there is
 // room for whatever runs at that moment, and what no operator is seen to use again is little.
 size_t threshold(size_t limit) {
@@ -71,62 +68,66 @@ at::DataPtr Room::allocate(size_t bytes) {
     pools_.given(memory.get());
     return memory;
   }
-  Source source = Source::FreeList;
+  Request request{bytes};
   const bool managed = bytes >= settings_.size;
   if (managed || bytes > StatArray::kSmallSize) {
     const Lock lock;
-    source = source_of(make_room(bytes));
+    request.source = source_of(make_room(bytes));
   }
-  int again = kAgain;
-  for (Effort effort = Effort::OneBlock;;) {
-    const uint64_t cap = limit_.cap().changes();
+  for (;;) {
+    request.cap = limit_.cap().changes();
     try {
       at::DataPtr memory = native_.allocate(bytes);
       pools_.taken_back(memory.get()); // a pool is gone if its address comes back
-      if (!managed) {
+      if (!managed && !FreedMemory::knows(bytes)) {
         return memory;
       }
       const Lock lock;
-      served(source);
+      mover_.taken(memory.get(), bytes);
+      if (!managed) {
+        return memory;
+      }
+      served(request.source);
       return registry_.own(std::move(memory), bytes, stream);
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
-      retry(error, bytes, cap, again, effort, source);
+      retry(error, request);
     }
   }
 }
 
 void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
-  Source source = Source::FreeList;
-  int again = kAgain;
-  for (Effort effort = Effort::OneBlock;;) {
-    const uint64_t cap = limit_.cap().changes();
+  Request request{bytes};
+  for (;;) {
+    request.cap = limit_.cap().changes();
     try {
-      return native_.raw_allocate(bytes, stream);
+      void* const memory = native_.raw_allocate(bytes, stream);
+      const Lock lock;
+      mover_.taken(memory, bytes);
+      return memory;
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
-      retry(error, bytes, cap, again, effort, source);
+      retry(error, request);
     }
   }
 }
 
 // For a page-in, with the mutex held. The native allocator can wait for the device.
 at::DataPtr Room::obtain(size_t bytes) {
-  Source source = source_of(make_room(bytes));
-  int again = kAgain;
-  for (Effort effort = Effort::OneBlock;;) {
-    const uint64_t cap = limit_.cap().changes();
+  Request request{bytes, source_of(make_room(bytes))};
+  for (;;) {
+    request.cap = limit_.cap().changes();
     try {
       at::DataPtr memory = native_.allocate(bytes);
       try {
-        served(source);
+        served(request.source);
       } catch (const c10::Error&) {
         Lock::drop_later(std::move(memory));
         throw;
       }
       return memory;
     } catch (const c10::OutOfMemoryError& error) {
-      retry(error, bytes, cap, again, effort, source);
+      retry(error, request);
     }
   }
 }
@@ -301,7 +302,10 @@ int Room::make_room(size_t bytes) {
 
 // After the native allocator failed: makes the next effort that frees something, in an order in
 // which each frees more and costs more. False when none is left.
-bool Room::free_some(size_t bytes, Effort& effort, Source& source) {
+bool Room::free_some(Request& request) {
+  const size_t bytes = request.bytes;
+  Effort& effort = request.effort;
+  Source& source = request.source;
   ++stats_.out_of_memory_retries;
   if (pools_.capturing()) {
     return false;
@@ -423,22 +427,18 @@ bool Room::reclaim_neighbours(size_t bytes) {
   }
 }
 
-void Room::retry(
-    const c10::OutOfMemoryError& error,
-    size_t bytes,
-    uint64_t cap,
-    int& again,
-    Effort& effort,
-    Source& source) {
-  if (free_some(bytes, effort, source)) {
+void Room::retry(const c10::OutOfMemoryError& error, Request& request) {
+  if (free_some(request)) {
     return;
   }
   limit_.cap().enforce();
-  const bool limited = limit_.cap().bytes() != SIZE_MAX && again-- > 0;
-  if (cap != limit_.cap().changes() || limited) {
-    effort = Effort::Limit; // another thread may have changed it, or what is reserved, meanwhile
+  const bool limited = limit_.cap().bytes() != SIZE_MAX && request.again-- > 0;
+  if (request.cap != limit_.cap().changes() || limited) {
+    request.effort =
+        Effort::Limit; // another thread may have changed it, or what is reserved, meanwhile
     return;
   }
+  const size_t bytes = request.bytes;
   Operation& operation = Operation::current();
   debug_log("[lms] out of memory: %zu bytes for %s\n", bytes, Operation::label());
   operation.refuse(device_, bytes);

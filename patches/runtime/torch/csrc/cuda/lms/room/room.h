@@ -79,24 +79,27 @@ class Room {
  private:
   enum class Effort { OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, Limit, None };
 
+  // What the native allocator is asked for, again and again.
+  struct Request {
+    const size_t bytes;
+    Source source = Source::FreeList;
+    Effort effort = Effort::OneBlock; // the next one
+    uint64_t cap = 0; // Cap::changes() when the native allocator was asked last
+    int again = 4; // so often for the user's limit although what is reserved allows it
+  };
+
   Block* victim(size_t missing) const;
   int make_room(size_t bytes);
   at::DataPtr obtain(size_t bytes);
   void fetch(Block& block, bool captured);
   Mover::Outcome page_out(Block& block);
-  bool free_some(size_t bytes, Effort& effort, Source& source);
+  bool free_some(Request& request);
   bool reclaim_neighbours(size_t bytes);
   void empty_cache();
   bool give_way(size_t bytes);
   void keep_spare();
   // Returns when the request should be tried again; else throws the error with LMS's account.
-  void retry(
-      const c10::OutOfMemoryError& error,
-      size_t bytes,
-      uint64_t cap,
-      int& again,
-      Effort& effort,
-      Source& source);
+  void retry(const c10::OutOfMemoryError& error, Request& request);
   void served(Source source);
   size_t in_use();
   size_t allocated_bytes();

@@ -4,10 +4,19 @@
 
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/device/runtime.h>
+#include <torch/csrc/cuda/lms/guard/guard.h>
+#include <torch/csrc/cuda/lms/guard/watch.h>
 
 #include <c10/cuda/CUDAFunctions.h>
 
 namespace torch::cuda::lms {
+
+inline const void* address_of(const void* memory) {
+  return memory;
+}
+inline const void* address_of(const c10::DataPtr& memory) {
+  return memory.get();
+}
 
 // The pager to ask for memory on the current device, or null: LMS is off, or
 // this is the native allocator's own affair (a callback under the mutex), or a
@@ -18,6 +27,27 @@ inline Pager* current_pager() {
     return nullptr;
   }
   return &runtime.pager(c10::cuda::current_device());
+}
+
+// Calls the native allocator where there is no pager to ask. Another thread may have turned LMS on
+// meanwhile; if the memory was free after that, this thread sees it, too: the native allocator's
+// mutex is between the two.
+template <class Allocate>
+auto past_pagers(size_t bytes, Allocate allocate) {
+  auto memory = allocate();
+  Runtime& runtime = Runtime::get();
+  if (FreedMemory::knows(bytes) && runtime.settings.enabled && !Lock::forked()) {
+    if (Pager* const pager = runtime.find(c10::cuda::current_device())) {
+      const void* const address = address_of(memory);
+      if (Lock::held()) {
+        pager->mover.taken(address, bytes);
+      } else {
+        const Lock lock;
+        pager->mover.taken(address, bytes);
+      }
+    }
+  }
+  return memory;
 }
 
 // A stream uses memory; false when it is not the pager's.
@@ -35,6 +65,15 @@ inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream strea
 inline void trim_host() {
   const Lock lock;
   Runtime::get().each([](Pager& pager) { pager.mover.trim_host(); });
+}
+
+// Allocations that the filter takes go to a pool from now on.
+inline void pool_began(Pager& pager, compat::MempoolId pool, Pools::Filter filter) {
+  const Lock lock;
+  Watch::get().begin(); // a graph replays what its operators used
+  pager.pools.begin(pool, std::move(filter), c10::cuda::getCurrentCUDAStream(pager.device));
+  pager.room.limit().cap().enforce();
+  Guard::keep_pinned(pager);
 }
 
 inline void pool_ended(Pager& pager, compat::MempoolId pool) {

@@ -1,7 +1,5 @@
 #include <torch/csrc/cuda/lms/tier/tier.h>
 
-#include <torch/csrc/cuda/lms/guard/guard.h>
-#include <torch/csrc/cuda/lms/guard/watch.h>
 #include <torch/csrc/cuda/lms/tier/common.h>
 
 namespace torch::cuda::lms {
@@ -24,7 +22,8 @@ compat::cca::CUDAAllocator* Tier::install() {
 
 c10::DataPtr Tier::allocate(size_t bytes) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
-  return pager ? pager->room.allocate(bytes) : target_->allocate(bytes);
+  return pager ? pager->room.allocate(bytes)
+               : past_pagers(bytes, [&] { return target_->allocate(bytes); });
 }
 
 // Whether context and deleter are all that there is to know of it: a copy-on-write storage takes
@@ -34,20 +33,15 @@ bool Tier::is_simple_data_ptr(const c10::DataPtr& data) const {
 }
 
 void* Tier::raw_alloc(size_t bytes) {
-  if (bytes == 0) {
-    return target_->raw_alloc(bytes);
-  }
-  Pager* const pager = current_pager();
-  if (!pager) {
-    return target_->raw_alloc(bytes);
-  }
-  return pager->room.allocate_raw(bytes, c10::cuda::getCurrentCUDAStream());
+  Pager* const pager = bytes == 0 ? nullptr : current_pager();
+  return pager ? pager->room.allocate_raw(bytes, c10::cuda::getCurrentCUDAStream())
+               : past_pagers(bytes, [&] { return target_->raw_alloc(bytes); });
 }
 
 void* Tier::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   Pager* const pager = bytes == 0 ? nullptr : current_pager();
   return pager ? pager->room.allocate_raw(bytes, stream)
-               : target_->raw_alloc_with_stream(bytes, stream);
+               : past_pagers(bytes, [&] { return target_->raw_alloc_with_stream(bytes, stream); });
 }
 
 void Tier::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
@@ -87,12 +81,7 @@ void Tier::beginAllocateToPool(
     compat::MempoolId pool,
     std::function<bool(cudaStream_t)> filter) {
   target_->beginAllocateToPool(device, pool, filter);
-  const Lock lock;
-  Watch::get().begin(); // a graph replays what its operators used
-  Pager& pager = Runtime::get().pager(device);
-  pager.pools.begin(pool, std::move(filter), c10::cuda::getCurrentCUDAStream(device));
-  pager.room.limit().cap().enforce();
-  Guard::keep_pinned(pager);
+  pool_began(Runtime::get().pager(device), pool, std::move(filter));
 }
 
 void Tier::endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) {
