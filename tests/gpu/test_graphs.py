@@ -88,8 +88,8 @@ def test_make_graphed_callables():
             beside[i].add_(1)
         return results, beside, [p.grad for p in model.parameters()]
 
-    # What the capture uses has to be on the GPU then, and nobody holds it.
-    assert_same_bits(run, limit=96 << 20)
+    # No limit: what the capture uses has to be on the GPU then, and nobody holds it.
+    assert_same_bits(run, limit=0)
 
 
 def test_what_is_paged_out_cannot_be_captured():

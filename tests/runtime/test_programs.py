@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 import unseen
-from conftest import CAPACITY, DEVICE, MIB, ON_HARDWARE, SMALL
+from conftest import CAPACITY, DEVICE, DEVICES, MIB, ON_HARDWARE, SMALL
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -40,6 +40,9 @@ from unseen import brought, storage_bytes, unrepaired
 
 HIDDEN_STEPS = ("unseen write", "backward over streams", "capture")
 """The kinds of steps, of those that operators do not show, that programs have."""
+
+if DEVICES < 2:
+    pytest.skip("programs use two GPUs, and there is one", allow_module_level=True)
 
 PROGRAMS = int(os.environ.get("LMS_PROGRAMS", "0"))
 STEPS = 40

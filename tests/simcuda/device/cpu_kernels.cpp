@@ -68,10 +68,6 @@ constexpr char kBefore[] = R"cpp(
     return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
   }
   template <typename T>
-  static T atomicAdd_system(T* to, T value) {
-    return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
-  }
-  template <typename T>
   static T atomicExch(T* to, T value) {
     return __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);
   }

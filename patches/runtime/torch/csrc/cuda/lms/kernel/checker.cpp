@@ -48,8 +48,8 @@ void Checker::DeviceFree::operator()(checksum::Slot* slots) const {
   }
 }
 
-void Checker::HostFree::operator()(checksum::Mailbox* mailbox) const {
-  if (cudaFreeHost(mailbox) != cudaSuccess) {
+void Checker::HostFree::operator()(uint32_t* counts) const {
+  if (cudaFreeHost(counts) != cudaSuccess) {
     (void)cudaGetLastError();
   }
 }
@@ -68,7 +68,7 @@ bool Checker::available() {
     }
     why_.resize(std::min(why_.size(), why_.find('\n')));
     if (!why_.empty()) {
-      mailbox_.reset();
+      changed_.reset();
       module_.reset();
     }
   }
@@ -84,11 +84,7 @@ void Checker::load() {
   TORCH_CHECK(
       same_address != 0, "LMS: this GPU cannot write registered host memory by its own address");
   multiprocessors_ = static_cast<unsigned>(std::max(multiprocessors, 1));
-  void* mailbox = nullptr;
-  C10_CUDA_CHECK(cudaHostAlloc(
-      &mailbox, sizeof(checksum::Mailbox), cudaHostAllocMapped | cudaHostAllocPortable));
-  std::memset(mailbox, 0, sizeof(checksum::Mailbox));
-  mailbox_.reset(static_cast<checksum::Mailbox*>(mailbox));
+  changed_ = zeroed_counts(1);
   auto module = std::make_unique<Module>(checksum::kSource);
   hash_ = module->kernel(checksum::kHash);
   check_ = module->kernel(checksum::kCheck);
@@ -105,7 +101,7 @@ Checker::Slot Checker::take() {
   if (free_.empty()) {
     free_.reserve((tables_.size() + 1) * kTable); // so that give() cannot fail
     const size_t first = tables_.size() * kTable;
-    tables_.push_back(allocate());
+    tables_.push_back({zeroed_slots(), zeroed_counts(kTable), std::vector<uint32_t>(kTable)});
     for (size_t i = kTable; i > 0; --i) {
       free_.push_back(static_cast<Slot>(first + i - 1));
     }
@@ -120,7 +116,7 @@ void Checker::give(Slot slot) {
 }
 
 // Zeroed before any stream can use it, which costs one wait for a fill.
-Checker::Slots Checker::allocate() const {
+Checker::Slots Checker::zeroed_slots() {
   constexpr size_t bytes = kTable * sizeof(checksum::Slot);
   void* memory = nullptr;
   C10_CUDA_CHECK(cudaMalloc(&memory, bytes));
@@ -131,8 +127,16 @@ Checker::Slots Checker::allocate() const {
   return slots;
 }
 
+Checker::Counts Checker::zeroed_counts(size_t count) {
+  void* memory = nullptr;
+  C10_CUDA_CHECK(cudaHostAlloc(
+      &memory, count * sizeof(uint32_t), cudaHostAllocMapped | cudaHostAllocPortable));
+  std::memset(memory, 0, count * sizeof(uint32_t));
+  return Counts(static_cast<uint32_t*>(memory));
+}
+
 checksum::Slot* Checker::address(Slot slot) const {
-  return tables_[slot / kTable].get() + slot % kTable;
+  return tables_[slot / kTable].slots.get() + slot % kTable;
 }
 
 unsigned Checker::blocks(size_t bytes, unsigned most) const {
@@ -172,7 +176,7 @@ void Checker::check(
       stream,
       source,
       address(slot),
-      checksum::Report{mailbox_.get(), slot});
+      checksum::Report{tables_[slot / kTable].caught.get() + slot % kTable, changed_.get()});
 
   checksum::Parts parts{};
   const auto restore = [&] {
@@ -197,13 +201,24 @@ void Checker::check(
   restore();
 }
 
-// The device writes it: the slot, and then the count.
-uint64_t Checker::caught() const {
-  return mailbox_ ? __atomic_load_n(&mailbox_->caught, __ATOMIC_ACQUIRE) : 0;
-}
-
-Checker::Slot Checker::last_caught() const {
-  return mailbox_ ? static_cast<Slot>(__atomic_load_n(&mailbox_->last, __ATOMIC_RELAXED)) : 0;
+// The device writes a count, and then that one has changed.
+void Checker::look() {
+  if (!changed_ || !__atomic_load_n(changed_.get(), __ATOMIC_ACQUIRE)) {
+    return;
+  }
+  __atomic_exchange_n(changed_.get(), 0, __ATOMIC_ACQ_REL);
+  for (size_t table = 0; table < tables_.size(); ++table) {
+    const uint32_t* const counts = tables_[table].caught.get();
+    for (size_t i = 0; i < kTable; ++i) {
+      const uint32_t now = __atomic_load_n(counts + i, __ATOMIC_RELAXED);
+      uint32_t& known = tables_[table].known[i];
+      if (now != known) {
+        caught_ += now - known;
+        known = now;
+        last_caught_ = static_cast<Slot>(table * kTable + i);
+      }
+    }
+  }
 }
 
 } // namespace torch::cuda::lms

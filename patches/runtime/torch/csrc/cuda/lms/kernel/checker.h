@@ -56,22 +56,35 @@ class Checker {
 
   // Checks that have found a difference until now: those on streams that the host
   // has not waited for may be missing.
-  uint64_t caught() const;
-  // Of one of them, and no older than the count that was read before it.
-  Slot last_caught() const;
+  uint64_t caught() {
+    look();
+    return caught_;
+  }
+  // Of the one that caught() counted last.
+  Slot last_caught() const {
+    return last_caught_;
+  }
 
  private:
   struct DeviceFree {
     void operator()(checksum::Slot* slots) const;
   };
   struct HostFree {
-    void operator()(checksum::Mailbox* mailbox) const;
+    void operator()(uint32_t* counts) const;
   };
   using Slots = std::unique_ptr<checksum::Slot, DeviceFree>;
+  using Counts = std::unique_ptr<uint32_t, HostFree>;
+  struct Table {
+    Slots slots;
+    Counts caught; // of each slot, by the device
+    std::vector<uint32_t> known; // what was seen of them
+  };
 
   void load();
   void require();
-  Slots allocate() const;
+  void look();
+  static Slots zeroed_slots();
+  static Counts zeroed_counts(size_t count);
   checksum::Slot* address(Slot slot) const;
   unsigned blocks(size_t bytes, unsigned most) const;
 
@@ -83,8 +96,10 @@ class Checker {
   Module::Kernel check_ = nullptr;
   Module::Kernel restore_ = nullptr;
   unsigned multiprocessors_ = 0;
-  std::unique_ptr<checksum::Mailbox, HostFree> mailbox_;
-  std::vector<Slots> tables_; // kTable slots each
+  Counts changed_;
+  uint64_t caught_ = 0;
+  Slot last_caught_ = 0;
+  std::vector<Table> tables_; // kTable slots each
   std::vector<Slot> free_;
 };
 

@@ -29,14 +29,9 @@ struct Slot {
 };
 
 // In pinned host memory.
-struct Mailbox {
-  uint64_t caught; // checks that found a difference
-  uint64_t last; // slot of the last one
-};
-
 struct Report {
-  Mailbox* mailbox;
-  uint64_t slot;
+  uint32_t* caught; // how often a check with this slot found a difference
+  uint32_t* changed; // a count has changed since this was 0
 };
 
 struct Part {

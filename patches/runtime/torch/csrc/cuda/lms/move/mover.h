@@ -137,7 +137,7 @@ class Mover {
   }
   // Warns, once, when such a write was found.
   void report_caught();
-  int64_t caught() const {
+  int64_t caught() {
     return static_cast<int64_t>(checker_.caught() - forgotten_);
   }
 
