@@ -131,7 +131,7 @@ def test_the_probe_tries_it_out(capsys):
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["torch"]["version"] == torch.__version__
     assert told["lms"]["abi"] == told["lms"]["wanted"] == torch.cuda.lms._ABI_VERSION
-    assert len(told["devices"]) == 2
+    assert len(told["devices"]) == torch.cuda.device_count()
     assert told["backend"] == "native"
     assert told["trial"] == {"error": ""}
     assert not torch.cuda.get_enabled_lms()
