@@ -11,17 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 from lmsbuild import compile
+from lmsbuild._compat import tomllib
 from lmsbuild.cache import default_cache
 from lmsbuild.download import Target
 from lmsbuild.graft import fetch_headers
 from lmsbuild.registry import load_registry
 from lmsbuild.runtime import lay_out
 from lmsbuild.toolchain import find_compiler
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ROOT / "patches" / "runtime"

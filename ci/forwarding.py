@@ -27,17 +27,13 @@ from urllib.parse import unquote, urlsplit
 
 import clang_format
 
+from lmsbuild._compat import tomllib
 from lmsbuild.basewheel import identify
 from lmsbuild.cache import write_atomically
 from lmsbuild.declarations import declarations
 from lmsbuild.download import platforms
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.watch import Headers, load_watched
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).with_name("allocator.toml")

@@ -15,13 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lmsbuild._compat import tomllib
 from lmsbuild.registry import load_registry
 from lmsbuild.runtime import runtime_files
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PATCHES = Path(__file__).resolve().parent.parent / "patches"
 SOURCES = "torch/csrc/cuda/lms/"

@@ -33,15 +33,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lmsbuild._compat import tomllib
 from lmsbuild.cache import default_cache
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.wheeltest import Device, run_suite
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE, SUITE = "2.6.0", "trixie"

@@ -22,12 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from debian_source import Mirror, Unavailable, configure, find_mirror, run_apt
 
+from lmsbuild._compat import tomllib
 from lmsbuild.architecture import architecture as architecture_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DATA = Path(__file__).parent / "sysroots.toml"
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 from dataclasses import dataclass
 
+from lmsbuild._compat import tomllib
 from lmsbuild.errors import RegistryError, WrongPlatformError
 from lmsbuild.resources import data_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True, kw_only=True)

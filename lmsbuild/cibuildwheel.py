@@ -19,12 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmsbuild._compat import tomllib
 from lmsbuild.errors import BuildConfigError, BuilderError, NoIdentifierError, SourceBuildError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _MODULE = "cibuildwheel"
 

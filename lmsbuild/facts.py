@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 import zipfile
 from collections.abc import Callable, Iterable
 from email.message import Message
@@ -15,15 +14,11 @@ from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lmsbuild import basewheel, compile, elf, integrity, linkstub
+from lmsbuild._compat import tomllib
 from lmsbuild.basewheel import BaseWheel, assigned
 from lmsbuild.errors import ForeignWheelError, RegistryError
 from lmsbuild.registry import Registry, Tag, Verified
 from lmsbuild.resources import data_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # The wheel of the newest version that a requirement allows ("name==12.8.*").
 Newest = Callable[[str], Path]

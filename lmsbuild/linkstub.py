@@ -13,21 +13,16 @@ turns that off where a macro decides it, and supplies the rest as ``compat.cpp``
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmsbuild import elf
+from lmsbuild._compat import tomllib
 from lmsbuild.architecture import architecture, architectures
 from lmsbuild.errors import CompileError, RegistryError
 from lmsbuild.resources import data_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # What the g++ driver links by default; the dynamic loader joins them for __tls_get_addr.
 _LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6")

@@ -8,7 +8,6 @@ own index lines are enough.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +15,10 @@ from pathlib import Path
 from git import Repo
 
 from lmsbuild import git
+from lmsbuild._compat import tomllib
 from lmsbuild.errors import SeriesError
 from lmsbuild.registry import Tag
 from lmsbuild.resources import patches_dir
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE = "preimages.toml"
 SCHEMA = "preimages.schema.json"

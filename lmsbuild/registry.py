@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from lmsbuild._compat import tomllib
 from lmsbuild.errors import RegistryError, UnknownTagError, UnportedTagError
 from lmsbuild.resources import patches_dir
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 from packaging.version import Version
 
 from lmsbuild import console, git
+from lmsbuild._compat import tomllib
 from lmsbuild.apply import apply
 from lmsbuild.basewheel import LIBRARY_MEMBER
 from lmsbuild.checkout import default_directory
@@ -31,11 +32,6 @@ from lmsbuild.errors import (
 from lmsbuild.pythonpatch import lms_version
 from lmsbuild.registry import Tag
 from lmsbuild.resources import data_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DATA = "source.toml"
 # Libraries that are there where the wheel is used: CUDA's, and the driver's.

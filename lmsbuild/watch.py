@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lmsbuild._compat import tomllib
 from lmsbuild.declarations import Declarations, declarations
 from lmsbuild.resources import data_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # The text of a header ("c10/core/Device.h") of a release; None when it has no such header.
 Headers = Callable[[str], "str | None"]

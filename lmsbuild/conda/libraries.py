@@ -12,7 +12,6 @@ rattler-build set it with patchelf --force-rpath). See ld.so(8).
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from lmsbuild import elf
+from lmsbuild._compat import tomllib
 from lmsbuild.compile import LIBRARY
 from lmsbuild.errors import CondaError, RegistryError
 from lmsbuild.resources import data_file
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _TOOLKIT = "cuda-toolkit"  # PyPI's meta package
 _LEAST_COMPONENTS = 2  # of a lower bound: features come with minor versions

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import fields
 
 import jsonschema
 import pytest
 
 from lmsbuild import linkstub, resources
+from lmsbuild._compat import tomllib
 from lmsbuild.architecture import Architecture, architecture, architectures
 from lmsbuild.errors import WrongPlatformError
 from lmsbuild.registry import load_registry
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def test_the_data_follows_its_schema() -> None:

@@ -12,7 +12,7 @@ import pytest
 from ci_script import load
 from test_round_trip import PYTHON, wheel_of
 
-from lmsbuild.registry import tomllib
+from lmsbuild._compat import tomllib
 
 forwarding = load("forwarding")
 ALLOCATOR = "c10/core/Allocator.h"

@@ -8,7 +8,7 @@ import re
 import jsonschema
 from ci_script import load
 
-from lmsbuild.registry import tomllib
+from lmsbuild._compat import tomllib
 from lmsbuild.resources import patches_dir
 
 layers = load("layers")

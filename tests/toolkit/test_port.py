@@ -20,6 +20,7 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_upstream import git
 
+from lmsbuild._compat import tomllib
 from lmsbuild.cache import default_cache
 from lmsbuild.errors import (
     CompileError,
@@ -33,7 +34,7 @@ from lmsbuild.errors import (
     TargetExistsError,
 )
 from lmsbuild.port import Ported, Request, port
-from lmsbuild.registry import load_registry, tomllib, validate_registry
+from lmsbuild.registry import load_registry, validate_registry
 from lmsbuild.series import load_hooks
 
 

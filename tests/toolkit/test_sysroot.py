@@ -11,12 +11,8 @@ import jsonschema
 import pytest
 from ci_script import load
 
+from lmsbuild._compat import tomllib
 from lmsbuild.architecture import architectures
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CI = Path(__file__).parents[2] / "ci"
 sysroot = load("sysroot")
