@@ -29,10 +29,10 @@ import clang_format
 
 from lmsbuild._compat import tomllib
 from lmsbuild.basewheel import identify
-from lmsbuild.cache import write_atomically
 from lmsbuild.declarations import declarations
 from lmsbuild.download import platforms
 from lmsbuild.registry import Tag, load_registry
+from lmsbuild.tools import atomic
 from lmsbuild.watch import Headers, load_watched
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -414,7 +414,7 @@ def refresh(names: list[str]) -> None:
             tag = load_registry().get(name)
             read[minor_of(tag.version)] = read_tag(tag)
     known = load() if DATA.exists() else ([], {})
-    write_atomically(DATA, data(*merge(*known, read)).encode())
+    atomic.write_bytes(DATA, data(*merge(*known, read)).encode())
 
 
 def main(arguments: list[str]) -> int:
@@ -425,7 +425,7 @@ def main(arguments: list[str]) -> int:
         return 2
     made = header(*load())
     if arguments != ["--check"]:
-        write_atomically(HEADER, made.encode())
+        atomic.write_bytes(HEADER, made.encode())
         return 0
     if HEADER.read_text("utf-8") == made:
         return 0

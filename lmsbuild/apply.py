@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from git import Commit, Repo
@@ -38,6 +35,7 @@ from lmsbuild.preimages import Preimage, differing, load_preimages
 from lmsbuild.registry import Tag
 from lmsbuild.rehearsal import Rehearsal, Rejection, rehearse
 from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
+from lmsbuild.tools.atomic import folder_beside
 
 # Fixed, because the same patches on the same base must become the same commits.
 _COMMITTER = git.Identity(
@@ -128,7 +126,7 @@ def _patch_new(
     name = target.absolute().name
     with (
         exclusive(parent / f".{name}.lmsbuild.lock", target),
-        _scratch(parent, name) as scratch,
+        folder_beside(target) as scratch,
     ):
         tree = scratch / "tree"
         source.fetch(chosen, series.tag, tree)
@@ -137,16 +135,6 @@ def _patch_new(
         if not check:
             os.rename(tree, target)
         return outcome
-
-
-@contextmanager
-def _scratch(parent: Path, name: str) -> Iterator[Path]:
-    # Beside the target, so that the finished tree gets there by a rename.
-    path = Path(tempfile.mkdtemp(prefix=f".{name}.partial-", dir=parent))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _patch(

@@ -37,19 +37,6 @@ def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a small file so that a reader sees the old content or the new, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def sha256_of(path: Path, advance: Callable[[int], None] | None = None) -> str:
     """Hexadecimal SHA-256 of a file; ``advance`` is told the bytes read."""
     digest = hashlib.sha256()

@@ -21,7 +21,6 @@ from lmsbuild.basewheel import LIBRARY_FOLDER
 from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
 from lmsbuild.download import Target
-from lmsbuild.draft import draft, remove_drafts
 from lmsbuild.graft import (
     LOCK_FILE,
     Report,
@@ -38,6 +37,7 @@ from lmsbuild.graft import (
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools.atomic import draft, remove_drafts
 
 _PROVENANCE = f"info/{provenance.FILE_NAME}"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that zip can say

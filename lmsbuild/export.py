@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from lmsbuild import buildhook
 from lmsbuild.registry import Tag
 from lmsbuild.series import load_series
+from lmsbuild.tools import atomic
 
 
 def default_file(tag: Tag) -> Path:
@@ -30,17 +29,5 @@ def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
     # `git am` would stop at one that does not fit.
     unproven = [mail for mail in series.mails if buildhook.is_unproven(mail)]
     content = series.without(unproven).mbox()
-    descriptor, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.absolute().parent)
-    scratch = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        # mkstemp keeps its file private; this one is as public as any other new file.
-        mask = os.umask(0)
-        os.umask(mask)
-        scratch.chmod(0o666 & ~mask)
-        scratch.replace(output)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    atomic.write_bytes(output, content)
     return len(content)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild import archive
-from lmsbuild.cache import scratch, sha256_of, write_atomically
+from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.download import NotOnIndexError, Progress, Target, download
 from lmsbuild.errors import DamagedWheelError, HeadersError
+from lmsbuild.tools import atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def _download(requirement: str, target: Target, cache: Path, progress: Progress 
         path.parent.mkdir(exist_ok=True)
         os.replace(wheels[0], path)
     # The note comes last: a wheel without one is fetched again.
-    write_atomically(
+    atomic.write_bytes(
         note,
         json.dumps({"file": path.name, "sha256": digest, "index_sha256": index_sha256}).encode(),
     )

@@ -34,7 +34,6 @@ from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.basewheel import LIBRARY_FOLDER, PROJECT, BaseWheel
 from lmsbuild.cache import sha256_of
 from lmsbuild.download import Progress, Target
-from lmsbuild.draft import draft, remove_drafts
 from lmsbuild.errors import (
     DamagedWheelError,
     MissingBaseError,
@@ -47,6 +46,7 @@ from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Tag
 from lmsbuild.toolchain import Compiler, find_compiler
+from lmsbuild.tools.atomic import draft, remove_drafts
 
 # report(stage, done, total): bytes, but for the stage "compile", which counts files. The total
 # is None while unknown.

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from lmsbuild import archive, compile, integrity, linkstub, record
 from lmsbuild.basewheel import BaseWheel
-from lmsbuild.cache import scratch, sha256_of_files, write_atomically
+from lmsbuild.cache import scratch, sha256_of_files
 from lmsbuild.compile import LIBRARY
 from lmsbuild.fetch import Fetched
 from lmsbuild.registry import Tag
 from lmsbuild.runtime import lay_out, runtime_files
 from lmsbuild.toolchain import Compiler
+from lmsbuild.tools import atomic
 
 Report = Callable[[str, int, "int | None"], None]
 
@@ -65,10 +66,11 @@ def kept_or_built(
         torch = unpack(Path(name))
         built = build(recipe, torch, Path(name) / "objects", cache, report)
         libraries = {path.name: path.read_bytes() for path in built}
+    folder.mkdir(parents=True, exist_ok=True)
     for path, data in libraries.items():
-        write_atomically(folder / path, data)
+        atomic.write_bytes(folder / path, data)
     # The note comes last: libraries without one are built again.
-    write_atomically(folder / _NOTE, json.dumps(_digests(libraries)).encode())
+    atomic.write_bytes(folder / _NOTE, json.dumps(_digests(libraries)).encode())
     return libraries
 
 

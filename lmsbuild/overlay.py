@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-import tempfile
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools.atomic import folder_beside
 
 # Of the installation's dist-info: who installed it and where its files lie is not true here.
 _NOT_COPIED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
@@ -126,9 +126,9 @@ def build_overlay(
     )
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
-        built = library.build(recipe, installation.torch, Path(name) / "objects", cache, report)
-        overlay = Path(name) / "overlay"
+    with folder_beside(folder) as work:
+        built = library.build(recipe, installation.torch, work / "objects", cache, report)
+        overlay = work / "overlay"
         libraries = {LIBRARY_FOLDER + path.name: path.read_bytes() for path in built}
         files = {**patched.files, **libraries}
         _link_tree(root, overlay, files)

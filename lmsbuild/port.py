@@ -37,12 +37,13 @@ from lmsbuild.hook import hooks_of
 from lmsbuild.linkstub import load_policy
 from lmsbuild.mail import Mail
 from lmsbuild.pythonpatch import PythonPatch, patch_python
-from lmsbuild.refresh import hook_files, write_files
+from lmsbuild.refresh import hook_files
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.runtime import runtime_files, runtime_mail
 from lmsbuild.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.stack import find_stack, runtime_paths
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools.atomic import write_files
 from lmsbuild.watch import Change, Headers, compare
 from lmsbuild.wheeltree import checkout_of_wheel
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from lmsbuild import buildhook, git
 from lmsbuild.checkout import SYNCED, locked_checkout, require_clean, trailer
 from lmsbuild.errors import RefreshError, SeriesError
 from lmsbuild.hook import hooks_of
-from lmsbuild.lock import exclusive
 from lmsbuild.mail import Mail
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.rehearsal import Rejection, rehearse
@@ -24,6 +21,7 @@ from lmsbuild.runtime import runtime_files, runtime_mail_of
 from lmsbuild.series import PATCH_TRAILER, load_hooks, series_text
 from lmsbuild.source import tag_commit
 from lmsbuild.stack import Stack, find_stack, runtime_paths
+from lmsbuild.tools import atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ def refresh(
         changed = _differences(patches, writes)
         if not check:
             if changed:
-                write_files(patches, {path: writes[path] for path, _ in changed})
+                atomic.write_files(patches, {path: writes[path] for path, _ in changed})
             git.set_reference(repo, SYNCED, stack.top)
     return Refreshed(tag=tag, changed=changed)
 
@@ -111,51 +109,6 @@ def hook_files(patches: Path, tag: Tag, hooks: Sequence[Mail]) -> dict[str, byte
     text = series_text([mail.name for mail in hooks], former)
     files[f"{tag.hooks}/series"] = text.encode("utf-8")
     return files
-
-
-def write_files(patches: Path, files: Mapping[str, bytes | None]) -> None:
-    """Writes or removes (None) files below ``patches``: all of them, or none.
-
-    Raises:
-        OSError: one cannot be written; the others are as they were.
-    """
-    with exclusive(patches / ".lmsbuild.lock", patches):
-        scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=patches))
-        try:
-            for path, content in files.items():
-                for name in ("new", "old"):
-                    (scratch / name / path).parent.mkdir(parents=True, exist_ok=True)
-                if content is not None:
-                    (scratch / "new" / path).write_bytes(content)
-            _swap(patches, files, scratch)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _swap(patches: Path, files: Mapping[str, bytes | None], scratch: Path) -> None:
-    done: list[str] = []
-    try:
-        for path, content in files.items():
-            target = patches / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            done.append(path)
-            if target.exists():
-                target.rename(scratch / "old" / path)
-            if content is not None:
-                (scratch / "new" / path).rename(target)
-    except BaseException:
-        for path in done:
-            old = scratch / "old" / path
-            if old.exists():
-                old.replace(patches / path)
-            elif not (scratch / "new" / path).exists():
-                (patches / path).unlink(missing_ok=True)
-        raise
-    finally:
-        # A folder that a removal emptied, or that was made for a file that did not come.
-        for path in files:
-            with suppress(OSError):
-                (patches / path).parent.rmdir()
 
 
 def _differences(patches: Path, files: Mapping[str, bytes | None]) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from lmsbuild.errors import (
 from lmsbuild.pythonpatch import lms_version
 from lmsbuild.registry import Tag
 from lmsbuild.resources import data_file
+from lmsbuild.tools.atomic import folder_beside
 
 DATA = "source.toml"
 # Libraries that are there where the wheel is used: CUDA's, and the driver's.
@@ -189,8 +189,7 @@ def build(plan: Plan) -> Path:
         with git.session(), git.opened(outcome.directory) as repo:
             git.run(repo, "submodule", "update", "--init", "--recursive")
     request.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=request.out.absolute()) as name:
-        folder = Path(name)
+    with folder_beside(request.out / plan.identifier) as folder:
         config = folder / "config.toml"
         config.write_text(plan.config, encoding="utf-8")
         wheel = plan.builder.build(plan.identifier, config, outcome.directory, folder)

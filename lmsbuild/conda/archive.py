@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from lmsbuild.archive import ArchiveWriter
 from lmsbuild.conda import extra
-from lmsbuild.draft import draft
 from lmsbuild.errors import ChannelError
+from lmsbuild.tools.atomic import draft
 
 ENDING = ".conda"
 _INDEX = "info/index.json"

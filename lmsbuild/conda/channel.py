@@ -15,7 +15,6 @@ from lmsbuild import lock
 from lmsbuild.cache import sha256_of
 from lmsbuild.conda import archive, extra
 from lmsbuild.conda.platforms import NOARCH, SUBDIRS
-from lmsbuild.draft import draft
 from lmsbuild.errors import (
     ChangedPackageError,
     ChannelError,
@@ -23,6 +22,7 @@ from lmsbuild.errors import (
     PackagerError,
     StaleIndexError,
 )
+from lmsbuild.tools.atomic import draft
 
 INDEX = "repodata.json"
 ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)

@@ -17,9 +17,9 @@ from lmsbuild.cache import scratch
 from lmsbuild.conda import archive, extra, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import stage
-from lmsbuild.draft import draft
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
 from lmsbuild.graft import Report, counter
+from lmsbuild.tools.atomic import draft
 
 # zstd's: 19 makes PyTorch 2 % smaller and takes ten times as long.
 LEVEL = 9

@@ -36,22 +36,6 @@ def test_only_old_leftovers_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch-young", "wheels"]
 
 
-def test_a_write_that_fails_keeps_the_old_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "deep" / "note"
-    cache.write_atomically(path, b"old")
-
-    def fail(*_: object) -> None:
-        raise OSError("no")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no"):
-        cache.write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_hashes(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_bytes(b"1")
