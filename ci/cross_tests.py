@@ -34,12 +34,12 @@ from debian_source import Unavailable, find_mirror
 from standin import StandIn
 
 from lmsbuild.architecture import architecture as architecture_of
-from lmsbuild.cache import default_cache, scratch
-from lmsbuild.download import Target, platforms
 from lmsbuild.errors import MissingCompilerError
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools.cache import default_cache, scratch
+from lmsbuild.tools.download import Target, platforms
 from lmsbuild.wheeltest import plain_requirements
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -30,9 +30,9 @@ import clang_format
 from lmsbuild._compat import tomllib
 from lmsbuild.basewheel import identify
 from lmsbuild.declarations import declarations
-from lmsbuild.download import platforms
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools import atomic
+from lmsbuild.tools.download import platforms
 from lmsbuild.watch import Headers, load_watched
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild._compat import tomllib
-from lmsbuild.cache import default_cache
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import tests_dir
+from lmsbuild.tools.cache import default_cache
 from lmsbuild.wheeltest import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent

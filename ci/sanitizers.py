@@ -20,7 +20,8 @@ from pathlib import Path
 
 from disposable import ROOT, DisposableTorch, environment, load_bugs
 
-from lmsbuild import compile, elf
+from lmsbuild import compile
+from lmsbuild.tools import elf
 
 TESTS = str(ROOT / "tests" / "runtime")
 SECONDS = 1800  # more is a deadlock

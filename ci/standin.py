@@ -29,11 +29,11 @@ import sysroot
 
 from lmsbuild import linkstub, record
 from lmsbuild.architecture import architecture as architecture_of
-from lmsbuild.cache import default_cache
-from lmsbuild.download import Target
 from lmsbuild.graft import fetch_headers
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.download import Target
 
 CUDA = "12.4"  # the last one that NVIDIA made for ppc64le
 LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")

@@ -24,10 +24,10 @@ from tempfile import TemporaryDirectory
 
 from packaging.version import Version
 
-from lmsbuild.cache import default_cache
 from lmsbuild.errors import LmsbuildError, SuiteError
 from lmsbuild.registry import Registry, Tag, load_registry
 from lmsbuild.resources import tests_dir
+from lmsbuild.tools.cache import default_cache
 from lmsbuild.wheeltest import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from pathlib import Path
 from git import Commit, Repo
 from git.exc import GitCommandError
 
-from lmsbuild import buildhook, git, source
+from lmsbuild import buildhook, source
 from lmsbuild.checkout import (
     SYNCED,
     Outcome,
@@ -29,13 +29,14 @@ from lmsbuild.errors import (
     SourceError,
     TargetExistsError,
 )
-from lmsbuild.lock import exclusive
 from lmsbuild.mail import Mail
 from lmsbuild.preimages import Preimage, differing, load_preimages
 from lmsbuild.registry import Tag
 from lmsbuild.rehearsal import Rehearsal, Rejection, rehearse
 from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
+from lmsbuild.tools import git
 from lmsbuild.tools.atomic import folder_beside
+from lmsbuild.tools.lock import exclusive
 
 # Fixed, because the same patches on the same base must become the same commits.
 _COMMITTER = git.Identity(

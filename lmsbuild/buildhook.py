@@ -14,9 +14,9 @@ from pathlib import PurePosixPath
 
 from git import Repo
 
-from lmsbuild import git
 from lmsbuild.diff import parse_diff
 from lmsbuild.mail import Mail
+from lmsbuild.tools import git
 
 _TOP = "CMakeLists.txt"  # every checkout of PyTorch has it
 _INDEX_LINE = re.compile(r"^index .*\n", re.MULTILINE)

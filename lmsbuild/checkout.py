@@ -12,11 +12,11 @@ from pathlib import Path
 
 from git import Commit, Repo
 
-from lmsbuild import git
 from lmsbuild.errors import DirtySourceError, SourceError
-from lmsbuild.lock import exclusive
 from lmsbuild.registry import Tag
 from lmsbuild.series import PATCH_TRAILER
+from lmsbuild.tools import git
+from lmsbuild.tools.lock import exclusive
 
 # How many commits are searched for the patches; other commits may have been put upon them.
 SEARCH_DEPTH = 500

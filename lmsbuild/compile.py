@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import elf, linkstub
+from lmsbuild import linkstub
 from lmsbuild.errors import CompileError, ForeignWheelError, HeadersError, SeriesError
 from lmsbuild.registry import Tag
 from lmsbuild.toolchain import Compiler
+from lmsbuild.tools import elf
 
 LIBRARY = "libtorch_lms.so"
 RUNTIME_SOURCES = "torch/csrc/cuda/lms"  # below the runtime's root

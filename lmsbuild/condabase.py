@@ -23,7 +23,6 @@ from lmsbuild.basewheel import (
     check_libraries,
     check_python,
 )
-from lmsbuild.cache import sha256_of
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -33,6 +32,7 @@ from lmsbuild.errors import (
     WrongPlatformError,
 )
 from lmsbuild.registry import Tag
+from lmsbuild.tools.cache import sha256_of
 
 SUFFIXES = (".conda", ".tar.bz2")
 INDEX, FILES, PATHS = "info/index.json", "info/files", "info/paths.json"

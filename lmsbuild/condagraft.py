@@ -16,11 +16,9 @@ from typing import IO, Any, cast
 
 from packaging.version import Version
 
-from lmsbuild import condabase, library, lock, ownbuild, provenance, record
+from lmsbuild import condabase, library, ownbuild, provenance, record
 from lmsbuild.basewheel import LIBRARY_FOLDER
-from lmsbuild.cache import scratch, sha256_of
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
-from lmsbuild.download import Target
 from lmsbuild.graft import (
     LOCK_FILE,
     Report,
@@ -37,7 +35,10 @@ from lmsbuild.graft import (
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft, remove_drafts
+from lmsbuild.tools.cache import scratch, sha256_of
+from lmsbuild.tools.download import Target
 
 _PROVENANCE = f"info/{provenance.FILE_NAME}"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that zip can say

@@ -13,12 +13,13 @@ from pathlib import Path
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild import basewheel, compile, elf, integrity, linkstub
+from lmsbuild import basewheel, compile, integrity, linkstub
 from lmsbuild._compat import tomllib
 from lmsbuild.basewheel import BaseWheel, assigned
 from lmsbuild.errors import ForeignWheelError, RegistryError
 from lmsbuild.registry import Registry, Tag, Verified
 from lmsbuild.resources import data_file
+from lmsbuild.tools import elf
 
 # The wheel of the newest version that a requirement allows ("name==12.8.*").
 Newest = Callable[[str], Path]

@@ -17,23 +17,9 @@ from pathlib import Path
 from typing import IO
 
 import lmsbuild
-from lmsbuild import (
-    archive,
-    basewheel,
-    compile,
-    facts,
-    fetch,
-    integrity,
-    library,
-    lock,
-    ownbuild,
-    provenance,
-    record,
-)
+from lmsbuild import basewheel, compile, facts, integrity, library, ownbuild, provenance, record
 from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.basewheel import LIBRARY_FOLDER, PROJECT, BaseWheel
-from lmsbuild.cache import sha256_of
-from lmsbuild.download import Progress, Target
 from lmsbuild.errors import (
     DamagedWheelError,
     MissingBaseError,
@@ -46,7 +32,10 @@ from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Tag
 from lmsbuild.toolchain import Compiler, find_compiler
+from lmsbuild.tools import fetch, lock, zipcopy
 from lmsbuild.tools.atomic import draft, remove_drafts
+from lmsbuild.tools.cache import sha256_of
+from lmsbuild.tools.download import Progress, Target
 
 # report(stage, done, total): bytes, but for the stage "compile", which counts files. The total
 # is None while unknown.
@@ -282,7 +271,7 @@ def _write(
     with (
         zipfile.ZipFile(base.path) as source,
         base.path.open("rb") as raw,
-        archive.ArchiveWriter(stream) as target,
+        zipcopy.ArchiveWriter(stream) as target,
     ):
         rows = {row.path: row for row in integrity.read_record(source)}
         metadata = source.getinfo(f"{old}/METADATA")
@@ -295,7 +284,7 @@ def _write(
         advance = counter("write", sum(i.compress_size for i in source.infolist()), report)
         written: list[record.Row] = []
 
-        def put(name: str, data: bytes, mode: int = archive.REGULAR_FILE) -> None:
+        def put(name: str, data: bytes, mode: int = zipcopy.REGULAR_FILE) -> None:
             # The base's own date: the result shall not depend on when it was made.
             target.add(name, data, when=metadata.date_time, mode=mode)
             written.append(record.row_of(name, data))
@@ -310,7 +299,7 @@ def _write(
                         row = rows[name]
                         written.append(record.Row(path=renamed, hash=row.hash, size=row.size))
                 elif (data := replaced[name]) is not None:
-                    put(renamed, data, info.external_attr >> 16 or archive.REGULAR_FILE)
+                    put(renamed, data, info.external_attr >> 16 or zipcopy.REGULAR_FILE)
 
         # dist-info goes last, as the wheel format recommends, and RECORD at its very end.
         members = source.infolist()
@@ -320,7 +309,7 @@ def _write(
             if (data := patched.files[name]) is not None:
                 put(name, data)
         for name, data in libraries.items():
-            put(LIBRARY_FOLDER + name, data, archive.SHARED_LIBRARY)
+            put(LIBRARY_FOLDER + name, data, zipcopy.SHARED_LIBRARY)
         put_all([info for info in members if info.filename.startswith(f"{old}/")])
         put(f"{new}/{provenance.FILE_NAME}", provenance.dump(origin))
         written.append(record.Row(path=f"{new}/RECORD"))

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 
 from git import Commit, Repo
 
-from lmsbuild import git
 from lmsbuild.checkout import trailer
 from lmsbuild.diff import DiffError, Hunk, parse_diff
 from lmsbuild.errors import RefreshError
@@ -16,6 +15,7 @@ from lmsbuild.mail import UTF8, Mail, MailError, parse_mail
 from lmsbuild.runtime import AUTHOR, DATE
 from lmsbuild.series import PATCH_TRAILER
 from lmsbuild.stack import Stack, message_of, named
+from lmsbuild.tools import git
 
 _CONTEXT = 1  # lines around a change in a new hook
 _ABBREVIATION = 7  # digits of a blob's id in a new hook

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lmsbuild import archive, record
+from lmsbuild import record
 from lmsbuild.errors import DamagedWheelError, UnsafeMemberError
+from lmsbuild.tools import zipcopy
 
 Advance = Callable[[int], None]
 
@@ -46,11 +47,11 @@ def open_wheel(path: Path) -> zipfile.ZipFile:
 def _check_names(wheel: str, members: Iterable[zipfile.ZipInfo]) -> None:
     for info in members:
         # zipfile cuts names at a NUL: orig_filename is what the archive says.
-        if reason := archive.unsafe_name(info.orig_filename):
+        if reason := zipcopy.unsafe_name(info.orig_filename):
             raise UnsafeMemberError(
                 f"{wheel}: the name of member {info.orig_filename!r} {reason}; do not use this file"
             )
-        if archive.is_symlink(info):
+        if zipcopy.is_symlink(info):
             raise UnsafeMemberError(
                 f"{wheel}: member {info.filename!r} is a symbolic link; do not use this file"
             )

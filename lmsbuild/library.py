@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import archive, compile, integrity, linkstub, record
+from lmsbuild import compile, integrity, linkstub, record
 from lmsbuild.basewheel import BaseWheel
-from lmsbuild.cache import scratch, sha256_of_files
 from lmsbuild.compile import LIBRARY
-from lmsbuild.fetch import Fetched
 from lmsbuild.registry import Tag
 from lmsbuild.runtime import lay_out, runtime_files
 from lmsbuild.toolchain import Compiler
-from lmsbuild.tools import atomic
+from lmsbuild.tools import atomic, zipcopy
+from lmsbuild.tools.cache import scratch, sha256_of_files
+from lmsbuild.tools.fetch import Fetched
 
 Report = Callable[[str, int, "int | None"], None]
 
@@ -111,7 +111,7 @@ def unpack_torch(base: BaseWheel, folder: Path, report: Report) -> Path:
         total = sum(info.file_size for info in members)
         done = 0
         for info in members:
-            archive.extract(wheel, info, folder)
+            zipcopy.extract(wheel, info, folder)
             done += info.file_size
             report("unpack", done, total)
     return folder / "torch"

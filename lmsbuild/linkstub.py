@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import elf
 from lmsbuild._compat import tomllib
 from lmsbuild.architecture import architecture, architectures
 from lmsbuild.errors import CompileError, RegistryError
 from lmsbuild.resources import data_file
+from lmsbuild.tools import elf
 
 # What the g++ driver links by default; the dynamic loader joins them for __tls_get_addr.
 _LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6")

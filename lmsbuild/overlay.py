@@ -21,16 +21,17 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 import lmsbuild
-from lmsbuild import compile, elf, library, provenance
+from lmsbuild import compile, library, provenance
 from lmsbuild.basewheel import LIBRARY_FOLDER, CpuOnlyWheelError
-from lmsbuild.download import Target
 from lmsbuild.errors import OverlayError, TargetExistsError
 from lmsbuild.graft import Report, fetch_headers
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools import elf
 from lmsbuild.tools.atomic import folder_beside
+from lmsbuild.tools.download import Target
 
 # Of the installation's dist-info: who installed it and where its files lie is not true here.
 _NOT_COPIED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")

@@ -11,10 +11,11 @@ import dataclasses
 import io
 from collections.abc import Callable, Iterable
 
-from lmsbuild import compile, elf, facts, linkstub
+from lmsbuild import compile, facts, linkstub
 from lmsbuild.basewheel import VERSION_MEMBER, CpuOnlyWheelError, assigned
 from lmsbuild.errors import IncompleteBaseError, RenamedLibrariesError
 from lmsbuild.registry import Tag
+from lmsbuild.tools import elf
 
 Read = Callable[[str], "bytes | None"]
 

@@ -14,12 +14,10 @@ from typing import Any
 from git import Repo
 from git.exc import GitCommandError
 
-from lmsbuild import buildhook, git, integrity, library, source
+from lmsbuild import buildhook, integrity, library, source
 from lmsbuild.apply import apply
 from lmsbuild.basewheel import BaseWheel, identify
-from lmsbuild.cache import sha256_of
 from lmsbuild.checkout import trailer
-from lmsbuild.download import Target
 from lmsbuild.entry import with_entry
 from lmsbuild.errors import (
     ForeignWheelError,
@@ -31,7 +29,6 @@ from lmsbuild.errors import (
     TargetExistsError,
 )
 from lmsbuild.facts import tag_of_wheel
-from lmsbuild.fetch import fetch_newest, fetch_wheel
 from lmsbuild.graft import Report, fetch_headers
 from lmsbuild.hook import hooks_of
 from lmsbuild.linkstub import load_policy
@@ -43,7 +40,11 @@ from lmsbuild.runtime import runtime_files, runtime_mail
 from lmsbuild.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.stack import find_stack, runtime_paths
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools import git
 from lmsbuild.tools.atomic import write_files
+from lmsbuild.tools.cache import sha256_of
+from lmsbuild.tools.download import Target
+from lmsbuild.tools.fetch import fetch_newest, fetch_wheel
 from lmsbuild.watch import Change, Headers, compare
 from lmsbuild.wheeltree import checkout_of_wheel
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild import git
 from lmsbuild._compat import tomllib
 from lmsbuild.errors import SeriesError
 from lmsbuild.registry import Tag
 from lmsbuild.resources import patches_dir
+from lmsbuild.tools import git
 
 FILE = "preimages.toml"
 SCHEMA = "preimages.schema.json"

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from packaging.version import Version
 
 from lmsbuild.basewheel import VERSION_MEMBER
-from lmsbuild.cache import sha256_of_files
 from lmsbuild.diff import FilePatch
 from lmsbuild.errors import ForeignWheelError, HookError
 from lmsbuild.hunks import HunkError, apply_file_patch
@@ -18,6 +17,7 @@ from lmsbuild.mail import Mail
 from lmsbuild.registry import Tag
 from lmsbuild.runtime import runtime_files
 from lmsbuild.series import load_hooks
+from lmsbuild.tools.cache import sha256_of_files
 
 LOCAL_VERSION = "lms1"  # goes up when the same torch gets another LMS
 

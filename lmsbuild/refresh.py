@@ -9,7 +9,7 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild import buildhook, git
+from lmsbuild import buildhook
 from lmsbuild.checkout import SYNCED, locked_checkout, require_clean, trailer
 from lmsbuild.errors import RefreshError, SeriesError
 from lmsbuild.hook import hooks_of
@@ -21,7 +21,7 @@ from lmsbuild.runtime import runtime_files, runtime_mail_of
 from lmsbuild.series import PATCH_TRAILER, load_hooks, series_text
 from lmsbuild.source import tag_commit
 from lmsbuild.stack import Stack, find_stack, runtime_paths
-from lmsbuild.tools import atomic
+from lmsbuild.tools import atomic, git
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from git import Repo
 from git.exc import GitCommandError
 
-from lmsbuild.git import run, words_of
+from lmsbuild.tools.git import run, words_of
 
 
 class Rejection(Exception):

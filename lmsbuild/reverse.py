@@ -6,7 +6,6 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild import git
 from lmsbuild.checkout import (
     SEARCH_DEPTH,
     SYNCED,
@@ -19,6 +18,7 @@ from lmsbuild.checkout import (
 from lmsbuild.errors import NotAppliedError
 from lmsbuild.registry import Tag
 from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER
+from lmsbuild.tools import git
 
 
 def reverse(tag: Tag, directory: Path, *, check: bool = False) -> Outcome:

@@ -13,10 +13,11 @@ from git import Repo
 from packaging.version import InvalidVersion, Version
 from rich.progress import Progress
 
-from lmsbuild import console, git
-from lmsbuild.clone import clone
+from lmsbuild import console
 from lmsbuild.errors import SourceError, ToolMissingError, UnsafeMemberError, WrongSourceError
 from lmsbuild.registry import Tag
+from lmsbuild.tools import git
+from lmsbuild.tools.clone import clone
 
 VERSION_FILE = "version.txt"
 # Where the version was before 1.4.

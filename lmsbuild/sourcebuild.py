@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from lmsbuild import console, git
+from lmsbuild import console
 from lmsbuild._compat import tomllib
 from lmsbuild.apply import apply
 from lmsbuild.basewheel import LIBRARY_MEMBER
@@ -31,6 +31,7 @@ from lmsbuild.errors import (
 from lmsbuild.pythonpatch import lms_version
 from lmsbuild.registry import Tag
 from lmsbuild.resources import data_file
+from lmsbuild.tools import git
 from lmsbuild.tools.atomic import folder_beside
 
 DATA = "source.toml"

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from git import Commit, Repo
 
-from lmsbuild import git
 from lmsbuild.checkout import SEARCH_DEPTH, trailer
 from lmsbuild.errors import NotAppliedError, RefreshError
 from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER
+from lmsbuild.tools import git
 
 _TRAILER = re.compile(r"[A-Z]\w*(-\w+)+: ")  # Signed-off-by and the like
 _UNFINISHED = ("fixup!", "squash!", "amend!")

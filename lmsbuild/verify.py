@@ -12,14 +12,15 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild import basewheel, elf, integrity, linkstub, provenance, record
+from lmsbuild import basewheel, integrity, linkstub, provenance, record
 from lmsbuild.basewheel import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
-from lmsbuild.cache import sha256_of
 from lmsbuild.compile import EXPORT_PREFIX
 from lmsbuild.errors import ForeignWheelError, LmsbuildError, RegistryError
 from lmsbuild.graft import is_binary
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION
+from lmsbuild.tools import elf
+from lmsbuild.tools.cache import sha256_of
 
 API_MODULE = "torch/cuda/lms.py"
 API_PACKAGE = "torch/cuda/__init__.py"

@@ -15,8 +15,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from lmsbuild import basewheel, integrity
-from lmsbuild.cache import scratch
 from lmsbuild.errors import DamagedWheelError, SuiteError, WrongPythonError
+from lmsbuild.tools.cache import scratch
 
 # What torch asks for and a machine without a GPU has no use for.
 _GPU_PACKAGES = ("nvidia", "cuda", "triton")

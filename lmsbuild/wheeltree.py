@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmsbuild import archive, git, integrity
+from lmsbuild import integrity
 from lmsbuild.source import IMPORTER, VERSION_FILE
+from lmsbuild.tools import git, zipcopy
 
 _SUFFIXES = (".py", ".pyi")
 
@@ -24,7 +25,7 @@ def checkout_of_wheel(wheel: Path, version: str, into: Path) -> None:
         for info in packed.infolist():
             name = info.filename
             if name.endswith(_SUFFIXES) and ".data/" not in name:
-                archive.extract(packed, info, into)
+                zipcopy.extract(packed, info, into)
     (into / VERSION_FILE).write_text(f"{version}\n", encoding="utf-8")
     git.create(into)
     with git.opened(into) as repo:

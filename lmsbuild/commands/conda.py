@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from lmsbuild import console, graft
-from lmsbuild.cache import default_cache, scratch
 from lmsbuild.conda import package
 from lmsbuild.conda.package import Packager
 from lmsbuild.display import StageDisplay
 from lmsbuild.options import architecture_option, python_option
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir, recipes_dir
+from lmsbuild.tools.cache import default_cache, scratch
 
 
 @click.command("conda")

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.cache import default_cache
 from lmsbuild.display import StageDisplay
 from lmsbuild.port import Ported, Request, port
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
+from lmsbuild.tools.cache import default_cache
 
 
 @click.command()

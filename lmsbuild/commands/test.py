@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.cache import default_cache
 from lmsbuild.resources import tests_dir
+from lmsbuild.tools.cache import default_cache
 from lmsbuild.wheeltest import Device, run_suite
 
 

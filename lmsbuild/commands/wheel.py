@@ -11,7 +11,6 @@ import click
 from lmsbuild import condabase, console
 from lmsbuild.basewheel import identify
 from lmsbuild.buildhook import is_build_file
-from lmsbuild.cache import default_cache
 from lmsbuild.condagraft import build_package
 from lmsbuild.display import StageDisplay
 from lmsbuild.graft import Request, build_wheel
@@ -19,6 +18,7 @@ from lmsbuild.options import architecture_option, python_option
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
+from lmsbuild.tools.cache import default_cache
 
 
 @click.command("wheel")

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from lmsbuild.archive import ArchiveWriter
 from lmsbuild.conda import extra
 from lmsbuild.errors import ChannelError
 from lmsbuild.tools.atomic import draft
+from lmsbuild.tools.zipcopy import ArchiveWriter
 
 ENDING = ".conda"
 _INDEX = "info/index.json"

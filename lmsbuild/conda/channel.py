@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import lock
-from lmsbuild.cache import sha256_of
 from lmsbuild.conda import archive, extra
 from lmsbuild.conda.platforms import NOARCH, SUBDIRS
 from lmsbuild.errors import (
@@ -22,7 +20,9 @@ from lmsbuild.errors import (
     PackagerError,
     StaleIndexError,
 )
+from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
+from lmsbuild.tools.cache import sha256_of
 
 INDEX = "repodata.json"
 ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)

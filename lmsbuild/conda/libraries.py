@@ -21,11 +21,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from lmsbuild import elf
 from lmsbuild._compat import tomllib
 from lmsbuild.compile import LIBRARY
 from lmsbuild.errors import CondaError, RegistryError
 from lmsbuild.resources import data_file
+from lmsbuild.tools import elf
 
 _TOOLKIT = "cuda-toolkit"  # PyPI's meta package
 _LEAST_COMPONENTS = 2  # of a lower bound: features come with minor versions

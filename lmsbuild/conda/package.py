@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import basewheel, integrity, lock
+from lmsbuild import basewheel, integrity
 from lmsbuild.basewheel import BaseWheel
-from lmsbuild.cache import scratch
 from lmsbuild.conda import archive, extra, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import stage
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
 from lmsbuild.graft import Report, counter
+from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
+from lmsbuild.tools.cache import scratch
 
 # zstd's: 19 makes PyTorch 2 % smaller and takes ten times as long.
 LEVEL = 9

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild import archive, integrity, record
+from lmsbuild import integrity, record
 from lmsbuild.basewheel import BaseWheel
 from lmsbuild.conda.libraries import is_library_requirement
 from lmsbuild.errors import CondaError, DamagedWheelError
+from lmsbuild.tools import zipcopy
 
 INSTALLER = b"conda"  # as conda-build writes it
 
@@ -143,7 +144,7 @@ def console_scripts(text: str, wheel: str) -> dict[str, str]:
         scripts = {}
         for name, reference in points.items():
             module, _, attribute = reference.partition("[")[0].strip().partition(":")
-            if not attribute or archive.unsafe_name(name) or "/" in name:
+            if not attribute or zipcopy.unsafe_name(name) or "/" in name:
                 raise DamagedWheelError(f"{wheel}: entry_points.txt has no usable {name!r}")
             first = attribute.partition(".")[0]
             scripts[name] = _SCRIPT.format(module=module.strip(), first=first, name=attribute)
@@ -172,7 +173,7 @@ def _unpack(
             )
         if info.is_dir() or name in anew:
             continue
-        path = archive.extract(packed, info, site)
+        path = zipcopy.extract(packed, info, site)
         # Not what the umask makes of it: two builds shall be the same.
         executable = info.external_attr >> 16 & stat.S_IXUSR
         path.chmod(0o755 if executable else 0o644)

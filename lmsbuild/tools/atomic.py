@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lmsbuild.lock import exclusive
+from lmsbuild.tools.lock import exclusive
 
 SUFFIX = ".unfinished"
 

@@ -14,7 +14,6 @@ import pytest
 from fake_upstream import MEMORY, NAME, VERSION, Upstream, commit, git, make_tag, snapshot, tree
 from fake_upstream import upstream as upstream
 
-from lmsbuild import git as lmsgit
 from lmsbuild.apply import apply
 from lmsbuild.checkout import Outcome
 from lmsbuild.errors import (
@@ -31,9 +30,10 @@ from lmsbuild.errors import (
     UnsafeMemberError,
     WrongSourceError,
 )
-from lmsbuild.lock import exclusive
 from lmsbuild.rehearsal import Rehearsal
 from lmsbuild.reverse import reverse
+from lmsbuild.tools import git as lmsgit
+from lmsbuild.tools.lock import exclusive
 
 
 def applied(upstream: Upstream, source: object = None, **options: object) -> Outcome:

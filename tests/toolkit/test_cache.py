@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import cache
+from lmsbuild.tools import cache
 
 
 def test_the_cache_follows_the_xdg_specification(

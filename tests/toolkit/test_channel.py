@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from fake_conda import index_of, stub, unheard
 from fake_conda import package as package
 
-from lmsbuild import lock
 from lmsbuild.cli import main
 from lmsbuild.conda import channel as channel_module
 from lmsbuild.conda.archive import edit_index, read_index
@@ -25,6 +24,7 @@ from lmsbuild.errors import (
     PackagerError,
     StaleIndexError,
 )
+from lmsbuild.tools import lock
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from fake_torch import C_API, MACHINE, PYTHON, FakeTorch
 from fake_torch import fake as fake
 from fake_torch import offline as offline
 
-from lmsbuild import basewheel, compile, elf, library, linkstub, toolchain
+from lmsbuild import basewheel, compile, library, linkstub, toolchain
 from lmsbuild.architecture import architectures
 from lmsbuild.compile import Inputs, build_library
-from lmsbuild.download import Target
 from lmsbuild.errors import (
     CompileError,
     ForeignWheelError,
@@ -24,8 +23,10 @@ from lmsbuild.errors import (
     SeriesError,
     WrongPlatformError,
 )
-from lmsbuild.fetch import fetch_package
 from lmsbuild.toolchain import Compiler, find_compiler
+from lmsbuild.tools import elf
+from lmsbuild.tools.download import Target
+from lmsbuild.tools.fetch import fetch_package
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-from lmsbuild import condabase, elf
+from lmsbuild import condabase
 from lmsbuild.basewheel import AlreadyGraftedError, CpuOnlyWheelError
 from lmsbuild.cli import main
 from lmsbuild.condagraft import build_package
@@ -34,6 +34,7 @@ from lmsbuild.errors import (
     WrongPythonError,
 )
 from lmsbuild.graft import Request
+from lmsbuild.tools import elf
 
 LIBRARY = f"{SITE}/torch/lib/libtorch_lms.so"
 

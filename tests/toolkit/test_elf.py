@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fake_torch import MACHINE, shared_library
 
-from lmsbuild import elf
-from lmsbuild.elf import NotElfError
+from lmsbuild.tools import elf
+from lmsbuild.tools.elf import NotElfError
 
 SOURCE = """
 #include <cstdio>

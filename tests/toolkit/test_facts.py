@@ -8,10 +8,10 @@ import pytest
 from test_round_trip import tags, target_of, wheel_of
 
 from lmsbuild.basewheel import identify
-from lmsbuild.cache import default_cache
 from lmsbuild.facts import tag_of_wheel
-from lmsbuild.fetch import fetch_newest
 from lmsbuild.registry import Tag, load_registry
+from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.fetch import fetch_newest
 
 pytestmark = pytest.mark.network
 

@@ -28,10 +28,10 @@ from fake_torch import (
 from fake_torch import fake as fake
 from fake_torch import offline as offline
 
-from lmsbuild import download, fetch
-from lmsbuild.download import NotOnIndexError, Target
 from lmsbuild.errors import DamagedWheelError, NetworkError, ToolMissingError
-from lmsbuild.fetch import fetch_package, fetch_wheel
+from lmsbuild.tools import download, fetch
+from lmsbuild.tools.download import NotOnIndexError, Target
+from lmsbuild.tools.fetch import fetch_package, fetch_wheel
 
 TARGET = Target(python=PYTHON, architecture=MACHINE)
 CUDA = "fake-cuda-headers==1.0"
@@ -221,15 +221,15 @@ def test_an_interrupted_download_leaves_nothing(index: Index, tmp_path: Path) ->
     code = (
         "import signal\n"
         "from pathlib import Path\n"
-        "from lmsbuild.download import Target\n"
-        "from lmsbuild.fetch import fetch_wheel\n"
+        "from lmsbuild.tools.download import Target\n"
+        "from lmsbuild.tools.fetch import fetch_wheel\n"
         # A shell that runs the tests in the background has it ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print('go', flush=True)\n"
         f"fetch_wheel({CUDA!r}, Target(python={PYTHON!r}, architecture={MACHINE!r}), "
         f"Path({str(tmp_path)!r}))"
     )
-    root = Path(fetch.__file__).parent.parent
+    root = Path(fetch.__file__).parents[2]
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

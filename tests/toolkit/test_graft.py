@@ -36,7 +36,7 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
 import lmsbuild.commands.wheel as wheel_command
-from lmsbuild import archive, elf, graft, provenance
+from lmsbuild import graft, provenance
 from lmsbuild.basewheel import AlreadyGraftedError
 from lmsbuild.cli import main
 from lmsbuild.errors import (
@@ -49,6 +49,7 @@ from lmsbuild.errors import (
     WrongPythonError,
 )
 from lmsbuild.graft import Request, Result, build_wheel
+from lmsbuild.tools import elf, zipcopy
 from lmsbuild.verify import verify
 
 GRAFTED = f"torch-{VERSION}+lms1-{CP}-{CP}-manylinux_2_28_{MACHINE}.whl"
@@ -328,16 +329,16 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copy = archive.ArchiveWriter.copy
+    copy = zipcopy.ArchiveWriter.copy
 
     def full(
-        self: archive.ArchiveWriter, source: IO[bytes], info: zipfile.ZipInfo, *rest: object
+        self: zipcopy.ArchiveWriter, source: IO[bytes], info: zipfile.ZipInfo, *rest: object
     ) -> None:
         if info.filename == "torch/lib/libtorch_cpu.so":
             raise OSError(errno.ENOSPC, "No space left on device")
         copy(self, source, info, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(archive.ArchiveWriter, "copy", full)
+    monkeypatch.setattr(zipcopy.ArchiveWriter, "copy", full)
     with pytest.raises(OSError, match="No space left"):
         build_wheel(request_for(fake, tmp_path / "out", shared_cache, fake.base), ignore)
     assert files_in(tmp_path / "out") == []
@@ -351,7 +352,7 @@ def test_an_older_wheel_survives_a_failure(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archive.ArchiveWriter, "add", interrupt)
+    monkeypatch.setattr(zipcopy.ArchiveWriter, "add", interrupt)
     with pytest.raises(KeyboardInterrupt):
         build_wheel(request_for(fake, grafted.path.parent, shared_cache, fake.base), ignore)
     assert grafted.path.read_bytes() == before

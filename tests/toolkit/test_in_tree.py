@@ -15,19 +15,20 @@ from ci_script import load
 from fake_upstream import git
 from test_debian_source import debian_source
 
-from lmsbuild import elf, library, resources
+from lmsbuild import library, resources
 from lmsbuild.basewheel import BaseWheel, identify
 from lmsbuild.buildhook import is_build_hook, is_unproven
-from lmsbuild.cache import default_cache, sha256_of
-from lmsbuild.download import NotOnIndexError, Target
 from lmsbuild.errors import NetworkError
-from lmsbuild.fetch import fetch_wheel
 from lmsbuild.graft import fetch_headers
 from lmsbuild.linkstub import load_policy
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.runtime import lay_out
 from lmsbuild.series import load_hooks
 from lmsbuild.toolchain import find_compiler
+from lmsbuild.tools import elf
+from lmsbuild.tools.cache import default_cache, sha256_of
+from lmsbuild.tools.download import NotOnIndexError, Target
+from lmsbuild.tools.fetch import fetch_wheel
 
 in_tree = load("in_tree")
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from fake_torch import MACHINE
 
-from lmsbuild import elf, linkstub
-from lmsbuild.elf import Symbol
+from lmsbuild import linkstub
 from lmsbuild.errors import CompileError, RegistryError
 from lmsbuild.linkstub import Policy
+from lmsbuild.tools import elf
+from lmsbuild.tools.elf import Symbol
 
 POLICY = "manylinux_2_17" if MACHINE == "x86_64" else "manylinux_2_28"
 

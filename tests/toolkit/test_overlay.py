@@ -18,12 +18,12 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
 import lmsbuild.commands.overlay as overlay_command
-from lmsbuild import archive, elf
 from lmsbuild.basewheel import CpuOnlyWheelError
 from lmsbuild.cli import main
 from lmsbuild.errors import CompileError, OverlayError, TargetExistsError, UnportedTagError
 from lmsbuild.overlay import build_overlay, find_installation, tag_for
 from lmsbuild.registry import load_registry
+from lmsbuild.tools import elf, zipcopy
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def site(fake: FakeTorch, tmp_path: Path) -> Path:
     folder = tmp_path / "site"
     with zipfile.ZipFile(fake.base) as wheel:
         for info in wheel.infolist():
-            archive.extract(wheel, info, folder)
+            zipcopy.extract(wheel, info, folder)
     (folder / "nvidia" / "cu13" / "lib").mkdir(parents=True)
     (folder / DIST_INFO / "INSTALLER").write_text("module system\n")
     return folder

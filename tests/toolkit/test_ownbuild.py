@@ -20,10 +20,9 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-from lmsbuild import elf, library, linkstub, ownbuild, provenance, record
+from lmsbuild import library, linkstub, ownbuild, provenance, record
 from lmsbuild.architecture import architectures
 from lmsbuild.basewheel import CpuOnlyWheelError
-from lmsbuild.download import Target
 from lmsbuild.errors import (
     ForeignWheelError,
     IncompleteBaseError,
@@ -34,6 +33,8 @@ from lmsbuild.errors import (
 from lmsbuild.graft import Request, build_wheel, packages_target
 from lmsbuild.graft import check_request as check
 from lmsbuild.registry import Tag
+from lmsbuild.tools import elf
+from lmsbuild.tools.download import Target
 from lmsbuild.verify import verify
 
 OTHER = next(name for name in architectures() if name != MACHINE)

@@ -21,7 +21,6 @@ from fake_torch import offline as offline
 from fake_upstream import git
 
 from lmsbuild._compat import tomllib
-from lmsbuild.cache import default_cache
 from lmsbuild.errors import (
     CompileError,
     ForeignWheelError,
@@ -36,6 +35,7 @@ from lmsbuild.errors import (
 from lmsbuild.port import Ported, Request, port
 from lmsbuild.registry import load_registry, validate_registry
 from lmsbuild.series import load_hooks
+from lmsbuild.tools.cache import default_cache
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -11,13 +11,13 @@ from fake_upstream import git, tree
 from test_debian_source import debian_source
 
 from lmsbuild.apply import apply
-from lmsbuild.cache import default_cache
 from lmsbuild.checkout import Outcome
 from lmsbuild.export import export
 from lmsbuild.refresh import refresh
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.reverse import reverse
 from lmsbuild.series import load_series
+from lmsbuild.tools.cache import default_cache
 
 PACKAGE = "pytorch"
 # Which Debian release packages which PyTorch release.

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import git
 from lmsbuild.apply import apply
-from lmsbuild.cache import default_cache
-from lmsbuild.download import NotOnIndexError, Target
 from lmsbuild.errors import NetworkError
-from lmsbuild.fetch import fetch_wheel
 from lmsbuild.refresh import refresh
 from lmsbuild.registry import Tag, load_registry
+from lmsbuild.tools import git
+from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.download import NotOnIndexError, Target
+from lmsbuild.tools.fetch import fetch_wheel
 from lmsbuild.wheeltree import checkout_of_wheel
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -20,13 +20,14 @@ sys.path[:0] = [str(HERE)]
 from build import Build  # noqa: E402
 from device import Lms  # noqa: E402
 
-from lmsbuild import git, source  # noqa: E402
+from lmsbuild import source  # noqa: E402
 from lmsbuild.apply import apply  # noqa: E402
-from lmsbuild.cache import default_cache  # noqa: E402
 from lmsbuild.checkout import Outcome  # noqa: E402
-from lmsbuild.download import Target  # noqa: E402
 from lmsbuild.graft import fetch_headers  # noqa: E402
 from lmsbuild.registry import Tag, load_registry  # noqa: E402
+from lmsbuild.tools import git  # noqa: E402
+from lmsbuild.tools.cache import default_cache  # noqa: E402
+from lmsbuild.tools.download import Target  # noqa: E402
 
 
 def _from_environment(name: str, what: str) -> str:

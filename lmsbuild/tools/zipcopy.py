@@ -1,4 +1,4 @@
-"""Raw zip surgery: a new archive from an old one without recompressing what did not change.
+"""Raw zip surgery: a new zip file from an old one without recompressing what did not change.
 
 ``zipfile`` reads; writing is done here, because ``zipfile`` has no public way to copy a
 compressed member as it is, and recompressing a CUDA wheel takes half a minute. Members that are

@@ -12,13 +12,7 @@ from git.exc import GitCommandError, GitCommandNotFound
 from git.exc import GitError as GitPythonError
 
 from lmsbuild.errors import NetworkError, SourceError
-from lmsbuild.git import (
-    CONFIGURATION,
-    VERBATIM,
-    gist,
-    machine_failure,
-    words_of,
-)
+from lmsbuild.tools.git import CONFIGURATION, VERBATIM, gist, machine_failure, words_of
 
 _NO_NETWORK = re.compile(
     r"Could not resolve|Connection (?:timed out|refused|reset)|unable to access|early EOF"

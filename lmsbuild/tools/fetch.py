@@ -8,11 +8,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import archive
-from lmsbuild.cache import scratch, sha256_of
-from lmsbuild.download import NotOnIndexError, Progress, Target, download
 from lmsbuild.errors import DamagedWheelError, HeadersError
-from lmsbuild.tools import atomic
+from lmsbuild.tools import atomic, zipcopy
+from lmsbuild.tools.cache import scratch, sha256_of
+from lmsbuild.tools.download import NotOnIndexError, Progress, Target, download
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +96,8 @@ def fetch_package(
             try:
                 with zipfile.ZipFile(wheel.path) as packed:
                     for info in packed.infolist():
-                        archive.extract(packed, info, plain)
-            except (zipfile.BadZipFile, archive.ArchiveError) as error:
+                        zipcopy.extract(packed, info, plain)
+            except (zipfile.BadZipFile, zipcopy.ArchiveError) as error:
                 raise HeadersError(f"{wheel.path.name} cannot be unpacked: {error}") from error
             folder.parent.mkdir(exist_ok=True)
             try:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import archive
-from lmsbuild.archive import ArchiveError, ArchiveWriter
+from lmsbuild.tools import zipcopy
+from lmsbuild.tools.zipcopy import ArchiveError, ArchiveWriter
 
 WHEN = (2025, 1, 2, 3, 4, 6)
 
@@ -40,7 +40,7 @@ def copy_all(source: Path, target: Path) -> None:
     ):
         for info in old.infolist():
             new.copy(raw, info, "new-" + info.filename)
-        new.add("added.so", b"added", when=WHEN, mode=archive.SHARED_LIBRARY)
+        new.add("added.so", b"added", when=WHEN, mode=zipcopy.SHARED_LIBRARY)
 
 
 def test_copied_members_keep_bytes_mode_and_date(tmp_path: Path) -> None:
@@ -154,18 +154,18 @@ def test_an_error_leaves_no_directory_behind() -> None:
     ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "C:/x", "c:x", "a\\b", "a\0b", "a/.."],
 )
 def test_names_that_lead_out_are_unsafe(name: str) -> None:
-    assert archive.unsafe_name(name) is not None
+    assert zipcopy.unsafe_name(name) is not None
 
 
 @pytest.mark.parametrize("name", ["a", "a/b.py", "a/", "..a/b..", "a/...", "torch/lib/libx.so.1"])
 def test_ordinary_names_are_safe(name: str) -> None:
-    assert archive.unsafe_name(name) is None
+    assert zipcopy.unsafe_name(name) is None
 
 
 def test_extract_keeps_mode_bits(tmp_path: Path) -> None:
     with zipfile.ZipFile(sample(tmp_path / "a.zip")) as old:
         for info in old.infolist():
-            archive.extract(old, info, tmp_path / "out")
+            zipcopy.extract(old, info, tmp_path / "out")
     assert (tmp_path / "out/dir/run").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "out/dir/grün.txt").read_bytes() == "dir/grün.txt".encode() * 500
 
@@ -180,5 +180,5 @@ def test_extract_refuses_links_and_escapes(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as old:
         for info in old.infolist():
             with pytest.raises(ArchiveError):
-                archive.extract(old, info, tmp_path / "folder")
+                zipcopy.extract(old, info, tmp_path / "folder")
     assert not (tmp_path / "out").exists()
