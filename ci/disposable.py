@@ -13,8 +13,8 @@ from types import TracebackType
 from lmsbuild import compile
 from lmsbuild._compat import tomllib
 from lmsbuild.graft import fetch_headers
+from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.registry import load_registry
-from lmsbuild.runtime import lay_out
 from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target

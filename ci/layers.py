@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild._compat import tomllib
+from lmsbuild.patchset.runtime import runtime_files
 from lmsbuild.registry import load_registry
-from lmsbuild.runtime import runtime_files
 
 PATCHES = Path(__file__).resolve().parent.parent / "patches"
 SOURCES = "torch/csrc/cuda/lms/"

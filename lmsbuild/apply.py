@@ -11,7 +11,7 @@ from pathlib import Path
 from git import Commit, Repo
 from git.exc import GitCommandError
 
-from lmsbuild import buildhook, source
+from lmsbuild import source
 from lmsbuild.checkout import (
     SYNCED,
     Outcome,
@@ -22,18 +22,19 @@ from lmsbuild.checkout import (
     require_free,
     trailer,
 )
-from lmsbuild.diff import FilePatch
 from lmsbuild.errors import (
     HookError,
     OtherPatchesError,
     SourceError,
     TargetExistsError,
 )
-from lmsbuild.mail import Mail
-from lmsbuild.preimages import Preimage, differing, load_preimages
+from lmsbuild.patchset import cmake_hook
+from lmsbuild.patchset.diff import FilePatch
+from lmsbuild.patchset.mail import Mail
+from lmsbuild.patchset.preimages import Preimage, differing, load_preimages
+from lmsbuild.patchset.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
 from lmsbuild.registry import Tag
 from lmsbuild.rehearsal import Rehearsal, Rejection, rehearse
-from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import folder_beside
 from lmsbuild.tools.lock import exclusive
@@ -143,7 +144,7 @@ def _patch(
 ) -> Outcome:
     head = git.head(repo)
     source.check_version(repo, series.tag, where)
-    absent = buildhook.absent(repo, series.mails)
+    absent = cmake_hook.absent(repo, series.mails)
     series = series.without(absent)
     stack = lms_commits(repo)
     if stack:
@@ -191,7 +192,7 @@ def _patch(
 
 def _already(stack: list[Commit], series: Series, where: Path) -> Outcome:
     found = tuple(trailer(commit, PATCH_TRAILER) for commit in reversed(stack))
-    unproven = [mail for mail in series.mails if buildhook.is_unproven(mail)]
+    unproven = [mail for mail in series.mails if cmake_hook.is_unproven(mail)]
     if found in (series.ids, series.without(unproven).ids):
         return Outcome(
             directory=where,
@@ -214,7 +215,7 @@ def _fit(
     repo: Repo, series: Series, others: tuple[str, ...], where: Path
 ) -> tuple[Series, Rehearsal, tuple[Mail, ...]]:
     """The series without the unproven hooks that do not apply, and these."""
-    unproven = tuple(mail for mail in series.mails if buildhook.is_unproven(mail))
+    unproven = tuple(mail for mail in series.mails if cmake_hook.is_unproven(mail))
     try:
         return series, _rehearse(repo, series, others, where), ()
     except HookError:

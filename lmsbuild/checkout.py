@@ -13,8 +13,8 @@ from pathlib import Path
 from git import Commit, Repo
 
 from lmsbuild.errors import DirtySourceError, SourceError
+from lmsbuild.patchset.series import PATCH_TRAILER
 from lmsbuild.registry import Tag
-from lmsbuild.series import PATCH_TRAILER
 from lmsbuild.tools import git
 from lmsbuild.tools.lock import exclusive
 
@@ -37,7 +37,7 @@ class Outcome:
         commit: id of the commit checked out afterwards; empty after a mere check.
         drifted: hooks and files that are not quite what the hook was made against, though the
             hook applies.
-        left_out: build hooks that this checkout has no place for, with the reason.
+        left_out: CMake hooks that this checkout has no place for, with the reason.
     """
 
     directory: Path

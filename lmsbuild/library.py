@@ -11,8 +11,8 @@ from pathlib import Path
 from lmsbuild import compile, integrity, linkstub, record
 from lmsbuild.basewheel import BaseWheel
 from lmsbuild.compile import LIBRARY
+from lmsbuild.patchset.runtime import lay_out, runtime_files
 from lmsbuild.registry import Tag
-from lmsbuild.runtime import lay_out, runtime_files
 from lmsbuild.toolchain import Compiler
 from lmsbuild.tools import atomic, zipcopy
 from lmsbuild.tools.cache import scratch, sha256_of_files

@@ -14,7 +14,7 @@ from typing import Any
 from git import Repo
 from git.exc import GitCommandError
 
-from lmsbuild import buildhook, integrity, library, source
+from lmsbuild import integrity, library, source
 from lmsbuild.apply import apply
 from lmsbuild.basewheel import BaseWheel, identify
 from lmsbuild.checkout import trailer
@@ -32,12 +32,13 @@ from lmsbuild.facts import tag_of_wheel
 from lmsbuild.graft import Report, fetch_headers
 from lmsbuild.hook import hooks_of
 from lmsbuild.linkstub import load_policy
-from lmsbuild.mail import Mail
+from lmsbuild.patchset import cmake_hook
+from lmsbuild.patchset.mail import Mail
+from lmsbuild.patchset.runtime import runtime_files, runtime_mail
+from lmsbuild.patchset.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.pythonpatch import PythonPatch, patch_python
 from lmsbuild.refresh import hook_files
 from lmsbuild.registry import Registry, Tag
-from lmsbuild.runtime import runtime_files, runtime_mail
-from lmsbuild.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.stack import find_stack, runtime_paths
 from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import git
@@ -132,7 +133,7 @@ def port(registry: Registry, request: Request, report: Report) -> Ported:
         hooks = _hooks(request, tag)
         names = {mail.name for mail in hooks}
         hooks += tuple(
-            buildhook.unproven(mail)
+            cmake_hook.unproven(mail)
             for mail in load_hooks(request.old, request.patches)
             if mail.name not in names and _is_left_out(request, mail)
         )
@@ -259,7 +260,7 @@ def _require_files(request: Request, tree: Path) -> None:
 def _is_left_out(request: Request, mail: Mail) -> bool:
     """Whether a hook is for the build's files, and one of the releases is known by its wheel."""
     sources = request.old_source is not None and request.given_source is not None
-    return buildhook.is_build_hook(mail) and not sources
+    return cmake_hook.is_cmake_hook(mail) and not sources
 
 
 def _identify(repo: Repo) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 from packaging.version import Version
 
 from lmsbuild.basewheel import VERSION_MEMBER
-from lmsbuild.diff import FilePatch
 from lmsbuild.errors import ForeignWheelError, HookError
-from lmsbuild.hunks import HunkError, apply_file_patch
-from lmsbuild.mail import Mail
+from lmsbuild.patchset.apply_hunks import HunkError, apply_file_patch
+from lmsbuild.patchset.diff import FilePatch
+from lmsbuild.patchset.mail import Mail
+from lmsbuild.patchset.runtime import runtime_files
+from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import Tag
-from lmsbuild.runtime import runtime_files
-from lmsbuild.series import load_hooks
 from lmsbuild.tools.cache import sha256_of_files
 
 LOCAL_VERSION = "lms1"  # goes up when the same torch gets another LMS

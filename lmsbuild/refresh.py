@@ -9,16 +9,16 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild import buildhook
 from lmsbuild.checkout import SYNCED, locked_checkout, require_clean, trailer
 from lmsbuild.errors import RefreshError, SeriesError
 from lmsbuild.hook import hooks_of
-from lmsbuild.mail import Mail
+from lmsbuild.patchset import cmake_hook
+from lmsbuild.patchset.mail import Mail
+from lmsbuild.patchset.runtime import runtime_files, runtime_mail_of
+from lmsbuild.patchset.series import PATCH_TRAILER, load_hooks, series_text
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.rehearsal import Rejection, rehearse
 from lmsbuild.resources import patches_dir
-from lmsbuild.runtime import runtime_files, runtime_mail_of
-from lmsbuild.series import PATCH_TRAILER, load_hooks, series_text
 from lmsbuild.source import tag_commit
 from lmsbuild.stack import Stack, find_stack, runtime_paths
 from lmsbuild.tools import atomic, git
@@ -124,13 +124,13 @@ def _differences(patches: Path, files: Mapping[str, bytes | None]) -> tuple[tupl
 def _kept(
     repo: Repo, stack: Stack, former: Sequence[Mail], hooks: Sequence[Mail]
 ) -> tuple[Mail, ...]:
-    """The build hooks that applying left out, so that no commit speaks of them."""
+    """The CMake hooks that applying left out, so that no commit speaks of them."""
     names = {mail.name for mail in hooks}
-    missing = buildhook.absent(repo, former, stack.base)
+    missing = cmake_hook.absent(repo, former, stack.base)
     return tuple(
         mail
         for mail in former
-        if mail.name not in names and (mail in missing or buildhook.is_unproven(mail))
+        if mail.name not in names and (mail in missing or cmake_hook.is_unproven(mail))
     )
 
 

@@ -16,8 +16,8 @@ from lmsbuild.checkout import (
     trailer,
 )
 from lmsbuild.errors import NotAppliedError
+from lmsbuild.patchset.series import PATCH_TRAILER, TAG_TRAILER
 from lmsbuild.registry import Tag
-from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER
 from lmsbuild.tools import git
 
 

@@ -10,7 +10,7 @@ from git import Commit, Repo
 
 from lmsbuild.checkout import SEARCH_DEPTH, trailer
 from lmsbuild.errors import NotAppliedError, RefreshError
-from lmsbuild.series import PATCH_TRAILER, TAG_TRAILER
+from lmsbuild.patchset.series import PATCH_TRAILER, TAG_TRAILER
 from lmsbuild.tools import git
 
 _TRAILER = re.compile(r"[A-Z]\w*(-\w+)+: ")  # Signed-off-by and the like

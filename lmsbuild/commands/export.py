@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.buildhook import is_unproven
-from lmsbuild.export import default_file, export
+from lmsbuild.patchset.cmake_hook import is_unproven
+from lmsbuild.patchset.export import default_file, export
+from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import load_registry
-from lmsbuild.series import load_hooks
 
 
 @click.command()

@@ -10,11 +10,11 @@ import click
 
 from lmsbuild import condabase, console
 from lmsbuild.basewheel import identify
-from lmsbuild.buildhook import is_build_file
 from lmsbuild.condagraft import build_package
 from lmsbuild.display import StageDisplay
 from lmsbuild.graft import Request, build_wheel
 from lmsbuild.options import architecture_option, python_option
+from lmsbuild.patchset.cmake_hook import is_cmake_file
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
@@ -85,7 +85,7 @@ def command(
         build = build_package if conda else build_wheel
         result = build(request, display.report)
     # What the build's files say is what this command does itself.
-    skipped = [path for path in result.provenance.skipped if not is_build_file(path)]
+    skipped = [path for path in result.provenance.skipped if not is_cmake_file(path)]
     if skipped:
         console.say(f"hooks for files that no wheel carries were left out: {', '.join(skipped)}")
     console.say(

@@ -12,7 +12,7 @@ from fake_upstream import upstream as upstream
 
 from lmsbuild.apply import apply
 from lmsbuild.errors import SeriesError
-from lmsbuild.export import default_file, export
+from lmsbuild.patchset.export import default_file, export
 
 
 def test_git_am_gives_the_same_commits_messages_and_files(

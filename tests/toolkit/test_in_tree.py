@@ -17,13 +17,13 @@ from test_debian_source import debian_source
 
 from lmsbuild import library, resources
 from lmsbuild.basewheel import BaseWheel, identify
-from lmsbuild.buildhook import is_build_hook, is_unproven
 from lmsbuild.errors import NetworkError
 from lmsbuild.graft import fetch_headers
 from lmsbuild.linkstub import load_policy
+from lmsbuild.patchset.cmake_hook import is_cmake_hook, is_unproven
+from lmsbuild.patchset.runtime import lay_out
+from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.runtime import lay_out
-from lmsbuild.series import load_hooks
 from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import elf
 from lmsbuild.tools.cache import default_cache, sha256_of
@@ -116,7 +116,7 @@ def source(tag: Tag, tmp_path_factory: pytest.TempPathFactory) -> Path:
     merged = lay_out(resources.patches_dir(), tag.variant, folder)
     if merged != folder:
         shutil.copytree(merged, folder, dirs_exist_ok=True)
-    (hook,) = (mail for mail in load_hooks(tag) if is_build_hook(mail))
+    (hook,) = (mail for mail in load_hooks(tag) if is_cmake_hook(mail))
     assert not is_unproven(hook)
     git(folder, "init", "--quiet")
     git(folder, "apply", str(resources.patches_dir() / tag.hooks / hook.name))

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from ci_script import load
 
+from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
-from lmsbuild.runtime import lay_out
 
 disposable = load("disposable")
 mutants = load("mutants")

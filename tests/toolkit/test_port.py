@@ -32,9 +32,9 @@ from lmsbuild.errors import (
     SourceError,
     TargetExistsError,
 )
+from lmsbuild.patchset.series import load_hooks
 from lmsbuild.port import Ported, Request, port
 from lmsbuild.registry import load_registry, validate_registry
-from lmsbuild.series import load_hooks
 from lmsbuild.tools.cache import default_cache
 
 

@@ -11,11 +11,11 @@ from fake_upstream import upstream as upstream
 
 from lmsbuild import resources
 from lmsbuild.apply import apply
-from lmsbuild.diff import blob_id
 from lmsbuild.errors import HookError, SeriesError
-from lmsbuild.preimages import FILE, SCHEMA, load_preimages
+from lmsbuild.patchset.diff import blob_id
+from lmsbuild.patchset.preimages import FILE, SCHEMA, load_preimages
+from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import load_registry
-from lmsbuild.series import load_hooks
 
 
 def record(upstream: Upstream, text: str) -> None:

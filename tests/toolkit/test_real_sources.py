@@ -12,11 +12,11 @@ from test_debian_source import debian_source
 
 from lmsbuild.apply import apply
 from lmsbuild.checkout import Outcome
-from lmsbuild.export import export
+from lmsbuild.patchset.export import export
+from lmsbuild.patchset.series import load_series
 from lmsbuild.refresh import refresh
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.reverse import reverse
-from lmsbuild.series import load_series
 from lmsbuild.tools.cache import default_cache
 
 PACKAGE = "pytorch"

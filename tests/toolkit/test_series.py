@@ -13,12 +13,12 @@ from fake_upstream import upstream as upstream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmsbuild.diff import DiffError, blob_id, creation_diff, parse_diff
 from lmsbuild.errors import SeriesError
-from lmsbuild.mail import MailError, parse_mail
+from lmsbuild.patchset.diff import DiffError, blob_id, creation_diff, parse_diff
+from lmsbuild.patchset.mail import MailError, parse_mail
+from lmsbuild.patchset.runtime import runtime_files, runtime_mail
+from lmsbuild.patchset.series import load_hooks, load_series
 from lmsbuild.registry import load_registry
-from lmsbuild.runtime import runtime_files, runtime_mail
-from lmsbuild.series import load_hooks, load_series
 
 MAIL = """\
 From 0123 Mon Sep 17 00:00:00 2001

@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 from lmsbuild.checkout import Outcome
-from lmsbuild.export import export
+from lmsbuild.patchset.export import export
+from lmsbuild.patchset.runtime import runtime_files
+from lmsbuild.patchset.series import load_series
 from lmsbuild.registry import Tag
 from lmsbuild.resources import patches_dir
-from lmsbuild.runtime import runtime_files
-from lmsbuild.series import load_series
 
 
 def git(where: Path, *arguments: str) -> str:

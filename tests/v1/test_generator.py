@@ -12,8 +12,8 @@ import pytest
 from build import Build, run
 
 from lmsbuild.checkout import Outcome
+from lmsbuild.patchset.series import load_series
 from lmsbuild.registry import Tag
-from lmsbuild.series import load_series
 
 Compile = Callable[[Path], str]
 

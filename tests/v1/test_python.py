@@ -16,8 +16,8 @@ import pytest
 from build import run
 
 from lmsbuild.checkout import Outcome
+from lmsbuild.patchset.series import load_series
 from lmsbuild.registry import Tag
-from lmsbuild.series import load_series
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ says; searching for a better place, as patch programs do, could only hide a wron
 
 from __future__ import annotations
 
-from lmsbuild.diff import FilePatch, Hunk
+from lmsbuild.patchset.diff import FilePatch, Hunk
 
 _NO_NEWLINE = "\\"  # first character of "\ No newline at end of file"
 

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from lmsbuild.diff import DiffError, creation_diff, parse_diff
 from lmsbuild.errors import SeriesError
-from lmsbuild.mail import UTF8, Mail
+from lmsbuild.patchset.diff import DiffError, creation_diff, parse_diff
+from lmsbuild.patchset.mail import UTF8, Mail
 
 # Fixed, because the same patches must become the same commits on every machine, on every day.
 AUTHOR = "lmsbuild contributors <lmsbuild@lmsbuild.invalid>"

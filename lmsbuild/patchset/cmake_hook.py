@@ -1,7 +1,7 @@
 """Hooks that change nothing but CMake's files: no wheel carries those.
 
 In a checkout that was made of a wheel such a hook has nothing to change, and a release that only
-its wheel is known of cannot show what its files look like. So a build hook may be unproven: then
+its wheel is known of cannot show what its files look like. So a CMake hook may be unproven: then
 its diff names no blob, and it is applied where it fits and left out, told, where it does not.
 """
 
@@ -14,27 +14,27 @@ from pathlib import PurePosixPath
 
 from git import Repo
 
-from lmsbuild.diff import parse_diff
-from lmsbuild.mail import Mail
+from lmsbuild.patchset.diff import parse_diff
+from lmsbuild.patchset.mail import Mail
 from lmsbuild.tools import git
 
 _TOP = "CMakeLists.txt"  # every checkout of PyTorch has it
 _INDEX_LINE = re.compile(r"^index .*\n", re.MULTILINE)
 
 
-def is_build_hook(mail: Mail) -> bool:
+def is_cmake_hook(mail: Mail) -> bool:
     """Whether a hook changes CMake's files only."""
-    return all(is_build_file(file.path) for file in mail.files)
+    return all(is_cmake_file(file.path) for file in mail.files)
 
 
-def is_build_file(path: str) -> bool:
+def is_cmake_file(path: str) -> bool:
     name = PurePosixPath(path)
     return name.name == _TOP or name.suffix == ".cmake"
 
 
 def is_unproven(mail: Mail) -> bool:
-    """Whether nobody has compared a build hook with its release's own files."""
-    return is_build_hook(mail) and not any(file.old_blob for file in mail.files)
+    """Whether nobody has compared a CMake hook with its release's own files."""
+    return is_cmake_hook(mail) and not any(file.old_blob for file in mail.files)
 
 
 def unproven(mail: Mail) -> Mail:
@@ -44,7 +44,7 @@ def unproven(mail: Mail) -> Mail:
 
 
 def absent(repo: Repo, mails: Collection[Mail], commit: str = "HEAD") -> tuple[Mail, ...]:
-    """The build hooks among ``mails``, in a tree that has no build files; else none."""
+    """The CMake hooks among ``mails``, in a tree that has no build files; else none."""
     if git.blob_at(repo, commit, _TOP):
         return ()
-    return tuple(mail for mail in mails if is_build_hook(mail))
+    return tuple(mail for mail in mails if is_cmake_hook(mail))

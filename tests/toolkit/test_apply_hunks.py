@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmsbuild.diff import FilePatch, parse_diff
-from lmsbuild.hunks import HunkError, apply_file_patch
+from lmsbuild.patchset.apply_hunks import HunkError, apply_file_patch
+from lmsbuild.patchset.diff import FilePatch, parse_diff
 
 
 def patch_of(text: str) -> FilePatch:

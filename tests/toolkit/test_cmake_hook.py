@@ -17,13 +17,13 @@ from test_port import ported, source_tree
 from test_refresh import files, refreshed
 
 from lmsbuild.apply import apply
-from lmsbuild.buildhook import is_unproven, unproven
 from lmsbuild.checkout import Outcome
 from lmsbuild.cli import main
 from lmsbuild.errors import HookError
-from lmsbuild.export import export
+from lmsbuild.patchset.cmake_hook import is_unproven, unproven
+from lmsbuild.patchset.export import export
+from lmsbuild.patchset.series import load_hooks, load_series
 from lmsbuild.registry import load_registry
-from lmsbuild.series import load_hooks, load_series
 
 CMAKE = "torch/CMakeLists.txt"
 ANCHOR = "install(TARGETS torch_python)"

@@ -7,7 +7,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from lmsbuild.diff import DiffError, FilePatch, parse_diff
+from lmsbuild.patchset.diff import DiffError, FilePatch, parse_diff
 
 # Git's own stand-in for a commit that has no id; `git mailsplit` wants the line, not the id.
 _FROM_LINE = f"From {'0' * 40} Mon Sep 17 00:00:00 2001"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild.errors import SeriesError
-from lmsbuild.mail import Mail, MailError, parse_mail
+from lmsbuild.patchset.mail import Mail, MailError, parse_mail
+from lmsbuild.patchset.runtime import runtime_mail
 from lmsbuild.registry import Tag
 from lmsbuild.resources import patches_dir
-from lmsbuild.runtime import runtime_mail
 
 TAG_TRAILER = "Lms-Tag"
 PATCH_TRAILER = "Lms-Patch"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmsbuild import buildhook
+from lmsbuild.patchset import cmake_hook
+from lmsbuild.patchset.series import load_series
 from lmsbuild.registry import Tag
-from lmsbuild.series import load_series
 from lmsbuild.tools import atomic
 
 
@@ -18,7 +18,7 @@ def default_file(tag: Tag) -> Path:
 def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
     """Writes the patches of ``tag`` as a mailbox for `git am`; returns its size in bytes.
 
-    `git am` on the tag makes the same files as :func:`lmsbuild.apply.apply`, but for build hooks
+    `git am` on the tag makes the same files as :func:`lmsbuild.apply.apply`, but for CMake hooks
     that are unproven, which are not in it.
 
     Raises:
@@ -27,7 +27,7 @@ def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
     """
     series = load_series(tag, patches)
     # `git am` would stop at one that does not fit.
-    unproven = [mail for mail in series.mails if buildhook.is_unproven(mail)]
+    unproven = [mail for mail in series.mails if cmake_hook.is_unproven(mail)]
     content = series.without(unproven).mbox()
     atomic.write_bytes(output, content)
     return len(content)
