@@ -14,10 +14,14 @@ from typing import Any
 from git import Repo
 from git.exc import GitCommandError
 
-from lmsbuild import integrity, library, source
-from lmsbuild.apply import apply
+from lmsbuild import integrity, library
 from lmsbuild.basewheel import BaseWheel, identify
-from lmsbuild.checkout import trailer
+from lmsbuild.checkout import origin
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.commits import find_stack, runtime_paths
+from lmsbuild.checkout.hook_from_commit import hooks_of
+from lmsbuild.checkout.refresh import hook_files
+from lmsbuild.checkout.state import trailer
 from lmsbuild.entry import with_entry
 from lmsbuild.errors import (
     ForeignWheelError,
@@ -30,16 +34,13 @@ from lmsbuild.errors import (
 )
 from lmsbuild.facts import tag_of_wheel
 from lmsbuild.graft import Report, fetch_headers
-from lmsbuild.hook import hooks_of
 from lmsbuild.linkstub import load_policy
 from lmsbuild.patchset import cmake_hook
 from lmsbuild.patchset.mail import Mail
 from lmsbuild.patchset.runtime import runtime_files, runtime_mail
 from lmsbuild.patchset.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.pythonpatch import PythonPatch, patch_python
-from lmsbuild.refresh import hook_files
 from lmsbuild.registry import Registry, Tag
-from lmsbuild.stack import find_stack, runtime_paths
 from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import write_files
@@ -214,14 +215,14 @@ def _merge(
         apply(old, upstream_url="", given_source=str(before), patches=request.patches)
         _tree(work, tag, request.given_source, base)
         with git.opened(work) as repo:
-            source.check_version(repo, tag, work)
+            origin.check_version(repo, tag, work)
             _identify(repo)
             series = Series(tag=tag, mails=(runtime_mail(request.patches, old.variant),))
-            git.apply_mails(repo, series.mbox(), source.IMPORTER)
-            with git.opened(before) as origin:
+            git.apply_mails(repo, series.mbox(), origin.IMPORTER)
+            with git.opened(before) as merged_from:
                 picks = [
                     commit.hexsha
-                    for commit in find_stack(origin, before).hooks
+                    for commit in find_stack(merged_from, before).hooks
                     if trailer(commit, PATCH_TRAILER) not in left_out
                 ]
             git.run(repo, "fetch", "--quiet", "--no-tags", str(before.resolve()), "HEAD")
@@ -235,7 +236,7 @@ def _tree(into: Path, tag: Tag, given: str | None, base: BaseWheel) -> None:
     if given is None:
         checkout_of_wheel(base.path, tag.version, into)
     else:
-        source.fetch(source.classify(given), tag, into)
+        origin.fetch(origin.classify(given), tag, into)
 
 
 def _require_files(request: Request, tree: Path) -> None:
@@ -265,8 +266,8 @@ def _is_left_out(request: Request, mail: Mail) -> bool:
 
 def _identify(repo: Repo) -> None:
     """Whoever resolves a conflict here needs no identity of his own."""
-    git.run(repo, "config", "user.name", source.IMPORTER.name)
-    git.run(repo, "config", "user.email", source.IMPORTER.email)
+    git.run(repo, "config", "user.name", origin.IMPORTER.name)
+    git.run(repo, "config", "user.email", origin.IMPORTER.email)
 
 
 def _conflict(repo: Repo, request: Request, tag: Tag, words: str) -> LmsbuildError:

@@ -16,9 +16,9 @@ from packaging.version import Version
 
 from lmsbuild import console
 from lmsbuild._compat import tomllib
-from lmsbuild.apply import apply
 from lmsbuild.basewheel import LIBRARY_MEMBER
-from lmsbuild.checkout import default_directory
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.state import default_directory
 from lmsbuild.cibuildwheel import Builder, config_text, find_builder
 from lmsbuild.engine import find_engine, is_emulated
 from lmsbuild.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lmsbuild import integrity
-from lmsbuild.source import IMPORTER, VERSION_FILE
+from lmsbuild.checkout.origin import IMPORTER, VERSION_FILE
 from lmsbuild.tools import git, zipcopy
 
 _SUFFIXES = (".py", ".pyi")

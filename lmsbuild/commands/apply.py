@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.apply import apply
-from lmsbuild.checkout import Outcome, default_directory
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.reverse import reverse
+from lmsbuild.checkout.state import Outcome, default_directory
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.reverse import reverse
 
 
 @click.command()

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
+from lmsbuild.checkout.refresh import refresh
 from lmsbuild.errors import StalePatchError
-from lmsbuild.refresh import refresh
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 

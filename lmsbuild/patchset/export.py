@@ -18,8 +18,8 @@ def default_file(tag: Tag) -> Path:
 def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
     """Writes the patches of ``tag`` as a mailbox for `git am`; returns its size in bytes.
 
-    `git am` on the tag makes the same files as :func:`lmsbuild.apply.apply`, but for CMake hooks
-    that are unproven, which are not in it.
+    `git am` on the tag makes the same files as `lmsbuild apply`, but for CMake hooks that
+    are unproven, which are not in it.
 
     Raises:
         SeriesError: the patches are missing or malformed.

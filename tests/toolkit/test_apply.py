@@ -14,8 +14,10 @@ import pytest
 from fake_upstream import MEMORY, NAME, VERSION, Upstream, commit, git, make_tag, snapshot, tree
 from fake_upstream import upstream as upstream
 
-from lmsbuild.apply import apply
-from lmsbuild.checkout import Outcome
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.rehearsal import Rehearsal
+from lmsbuild.checkout.reverse import reverse
+from lmsbuild.checkout.state import Outcome
 from lmsbuild.errors import (
     BusyError,
     DirtySourceError,
@@ -30,8 +32,6 @@ from lmsbuild.errors import (
     UnsafeMemberError,
     WrongSourceError,
 )
-from lmsbuild.rehearsal import Rehearsal
-from lmsbuild.reverse import reverse
 from lmsbuild.tools import git as lmsgit
 from lmsbuild.tools.lock import exclusive
 
@@ -618,7 +618,7 @@ def test_other_files_than_rehearsed_are_not_kept(
 ) -> None:
     before = snapshot(upstream.checkout)
     other = Rehearsal(tree="0" * 40, drifted=((),) * 4)
-    monkeypatch.setattr("lmsbuild.apply.rehearse", lambda *_: other)
+    monkeypatch.setattr("lmsbuild.checkout.apply.rehearse", lambda *_: other)
     with pytest.raises(HookError, match="made other files than"):
         applied(upstream, upstream.checkout)
     after = snapshot(upstream.checkout)

@@ -16,8 +16,8 @@ from fake_upstream import upstream as upstream
 from test_port import ported, source_tree
 from test_refresh import files, refreshed
 
-from lmsbuild.apply import apply
-from lmsbuild.checkout import Outcome
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.state import Outcome
 from lmsbuild.cli import main
 from lmsbuild.errors import HookError
 from lmsbuild.patchset.cmake_hook import is_unproven, unproven

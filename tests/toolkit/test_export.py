@@ -10,7 +10,7 @@ import pytest
 from fake_upstream import NAME, Upstream, git, tree
 from fake_upstream import upstream as upstream
 
-from lmsbuild.apply import apply
+from lmsbuild.checkout.apply import apply
 from lmsbuild.errors import SeriesError
 from lmsbuild.patchset.export import default_file, export
 

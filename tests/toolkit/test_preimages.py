@@ -10,7 +10,7 @@ from fake_upstream import MEMORY, Upstream, commit, git
 from fake_upstream import upstream as upstream
 
 from lmsbuild import resources
-from lmsbuild.apply import apply
+from lmsbuild.checkout.apply import apply
 from lmsbuild.errors import HookError, SeriesError
 from lmsbuild.patchset.diff import blob_id
 from lmsbuild.patchset.preimages import FILE, SCHEMA, load_preimages

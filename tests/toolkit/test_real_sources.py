@@ -10,13 +10,13 @@ import pytest
 from fake_upstream import git, tree
 from test_debian_source import debian_source
 
-from lmsbuild.apply import apply
-from lmsbuild.checkout import Outcome
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.refresh import refresh
+from lmsbuild.checkout.reverse import reverse
+from lmsbuild.checkout.state import Outcome
 from lmsbuild.patchset.export import export
 from lmsbuild.patchset.series import load_series
-from lmsbuild.refresh import refresh
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.reverse import reverse
 from lmsbuild.tools.cache import default_cache
 
 PACKAGE = "pytorch"

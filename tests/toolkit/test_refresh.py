@@ -13,8 +13,9 @@ import pytest
 from fake_upstream import MEMORY, NAME, Upstream, commit, git, make_tag, snapshot, write_registry
 from fake_upstream import upstream as upstream
 
-from lmsbuild import refresh as refresh_module
-from lmsbuild.apply import apply
+from lmsbuild.checkout import refresh as refresh_module
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.refresh import Refreshed, refresh
 from lmsbuild.errors import (
     DirtySourceError,
     LmsbuildError,
@@ -22,7 +23,6 @@ from lmsbuild.errors import (
     RefreshError,
     UnknownTagError,
 )
-from lmsbuild.refresh import Refreshed, refresh
 from lmsbuild.registry import load_registry
 
 LMS_CPP = "torch/csrc/cuda/lms/lms.cpp"
@@ -502,7 +502,7 @@ def test_a_write_that_fails_leaves_every_file_as_it_was(
 
 def test_the_command(upstream: Upstream, checkout: Path, tmp_path: Path) -> None:
     package = tmp_path / "package"
-    shutil.copytree(Path(refresh_module.__file__).parent, package / "lmsbuild")
+    shutil.copytree(Path(refresh_module.__file__).parents[1], package / "lmsbuild")
     shutil.copytree(upstream.patches, package / "patches")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild.apply import apply
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.refresh import refresh
 from lmsbuild.errors import NetworkError
-from lmsbuild.refresh import refresh
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools import git
 from lmsbuild.tools.cache import default_cache

@@ -20,9 +20,9 @@ sys.path[:0] = [str(HERE)]
 from build import Build  # noqa: E402
 from device import Lms  # noqa: E402
 
-from lmsbuild import source  # noqa: E402
-from lmsbuild.apply import apply  # noqa: E402
-from lmsbuild.checkout import Outcome  # noqa: E402
+from lmsbuild.checkout import origin  # noqa: E402
+from lmsbuild.checkout.apply import apply  # noqa: E402
+from lmsbuild.checkout.state import Outcome  # noqa: E402
 from lmsbuild.graft import fetch_headers  # noqa: E402
 from lmsbuild.registry import Tag, load_registry  # noqa: E402
 from lmsbuild.tools import git  # noqa: E402
@@ -51,11 +51,11 @@ def python() -> str:
 @pytest.fixture(scope="session")
 def tag(given_source: str) -> Tag:
     """The release that the source is: by git's tag, or by the version that its files name."""
-    chosen = source.classify(given_source)
+    chosen = origin.classify(given_source)
     candidates = [tag for tag in load_registry() if tag.variant is not None]
-    if chosen.kind is source.Kind.CHECKOUT:
+    if chosen.kind is origin.Kind.CHECKOUT:
         with git.session(), git.opened(chosen.path) as repo:
-            version = source.version_at_head(repo) or ""
+            version = origin.version_at_head(repo) or ""
             names = git.tags_at_head(repo)
         candidates = [
             tag for tag in candidates if tag.name in names or version.startswith(tag.version)

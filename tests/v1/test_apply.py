@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from lmsbuild.checkout import Outcome
+from lmsbuild.checkout.state import Outcome
 from lmsbuild.patchset.export import export
 from lmsbuild.patchset.runtime import runtime_files
 from lmsbuild.patchset.series import load_series

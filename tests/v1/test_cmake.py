@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from build import Build, run
 
-from lmsbuild.checkout import Outcome
+from lmsbuild.checkout.state import Outcome
 
 
 @pytest.fixture(scope="module")

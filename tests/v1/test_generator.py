@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build import Build, run
 
-from lmsbuild.checkout import Outcome
+from lmsbuild.checkout.state import Outcome
 from lmsbuild.patchset.series import load_series
 from lmsbuild.registry import Tag
 

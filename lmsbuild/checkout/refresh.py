@@ -9,18 +9,18 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild.checkout import SYNCED, locked_checkout, require_clean, trailer
+from lmsbuild.checkout.commits import Stack, find_stack, runtime_paths
+from lmsbuild.checkout.hook_from_commit import hooks_of
+from lmsbuild.checkout.origin import tag_commit
+from lmsbuild.checkout.rehearsal import Rejection, rehearse
+from lmsbuild.checkout.state import SYNCED, locked_checkout, require_clean, trailer
 from lmsbuild.errors import RefreshError, SeriesError
-from lmsbuild.hook import hooks_of
 from lmsbuild.patchset import cmake_hook
 from lmsbuild.patchset.mail import Mail
 from lmsbuild.patchset.runtime import runtime_files, runtime_mail_of
 from lmsbuild.patchset.series import PATCH_TRAILER, load_hooks, series_text
 from lmsbuild.registry import Registry, Tag
-from lmsbuild.rehearsal import Rejection, rehearse
 from lmsbuild.resources import patches_dir
-from lmsbuild.source import tag_commit
-from lmsbuild.stack import Stack, find_stack, runtime_paths
 from lmsbuild.tools import atomic, git
 
 

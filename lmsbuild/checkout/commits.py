@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from git import Commit, Repo
 
-from lmsbuild.checkout import SEARCH_DEPTH, trailer
+from lmsbuild.checkout.state import SEARCH_DEPTH, trailer
 from lmsbuild.errors import NotAppliedError, RefreshError
 from lmsbuild.patchset.series import PATCH_TRAILER, TAG_TRAILER
 from lmsbuild.tools import git

@@ -11,8 +11,9 @@ from pathlib import Path
 from git import Commit, Repo
 from git.exc import GitCommandError
 
-from lmsbuild import source
-from lmsbuild.checkout import (
+from lmsbuild.checkout import origin
+from lmsbuild.checkout.rehearsal import Rehearsal, Rejection, rehearse
+from lmsbuild.checkout.state import (
     SYNCED,
     Outcome,
     default_directory,
@@ -34,7 +35,6 @@ from lmsbuild.patchset.mail import Mail
 from lmsbuild.patchset.preimages import Preimage, differing, load_preimages
 from lmsbuild.patchset.series import PATCH_TRAILER, TAG_TRAILER, Series, load_series
 from lmsbuild.registry import Tag
-from lmsbuild.rehearsal import Rehearsal, Rejection, rehearse
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import folder_beside
 from lmsbuild.tools.lock import exclusive
@@ -79,29 +79,29 @@ def apply(
     series = load_series(tag, patches)
     preimages = load_preimages(tag, patches)
     with git.session():
-        chosen = source.classify(given_source) if given_source is not None else None
+        chosen = origin.classify(given_source) if given_source is not None else None
         target = _in_place(tag, chosen, into)
         if target is not None:
             with git.opened(target) as repo, locked_checkout(repo, check=check):
                 return _patch(repo, series, preimages, target, check=check)
         target = into or default_directory(tag)
         if chosen is None:
-            chosen = source.Source(text=upstream_url, kind=source.Kind.URL)
+            chosen = origin.Source(text=upstream_url, kind=origin.Kind.URL)
         return _patch_new(chosen, series, preimages, target, check=check)
 
 
-def _in_place(tag: Tag, chosen: source.Source | None, into: Path | None) -> Path | None:
+def _in_place(tag: Tag, chosen: origin.Source | None, into: Path | None) -> Path | None:
     """The existing checkout to patch; None when a new one is to be made."""
-    if into is None and chosen is not None and chosen.kind is source.Kind.CHECKOUT:
+    if into is None and chosen is not None and chosen.kind is origin.Kind.CHECKOUT:
         return chosen.path
     target = into or default_directory(tag)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return None
     try:
-        kind = source.classify(str(target)).kind
+        kind = origin.classify(str(target)).kind
     except SourceError:
         kind = None
-    if kind is source.Kind.CHECKOUT and (chosen is None or _is_patched(target)):
+    if kind is origin.Kind.CHECKOUT and (chosen is None or _is_patched(target)):
         return target
     raise TargetExistsError(
         f"{target} exists already; remove it, name another with --into,"
@@ -115,7 +115,7 @@ def _is_patched(target: Path) -> bool:
 
 
 def _patch_new(
-    chosen: source.Source,
+    chosen: origin.Source,
     series: Series,
     preimages: tuple[Preimage, ...],
     target: Path,
@@ -131,7 +131,7 @@ def _patch_new(
         folder_beside(target) as scratch,
     ):
         tree = scratch / "tree"
-        source.fetch(chosen, series.tag, tree)
+        origin.fetch(chosen, series.tag, tree)
         with git.opened(tree) as repo:
             outcome = _patch(repo, series, preimages, target, check=check)
         if not check:
@@ -143,7 +143,7 @@ def _patch(
     repo: Repo, series: Series, preimages: tuple[Preimage, ...], where: Path, *, check: bool
 ) -> Outcome:
     head = git.head(repo)
-    source.check_version(repo, series.tag, where)
+    origin.check_version(repo, series.tag, where)
     absent = cmake_hook.absent(repo, series.mails)
     series = series.without(absent)
     stack = lms_commits(repo)
@@ -249,7 +249,7 @@ def _reason(repo: Repo, tag: Tag, words: str) -> str:
     path = failed["path"]
     if git.blob_at(repo, "HEAD", path) and b"\r\n" in git.content_at(repo, "HEAD", path):
         return ", because its lines end in CRLF; take sources with Unix line ends"
-    since = source.tag_commit(repo, tag)
+    since = origin.tag_commit(repo, tag)
     commit = since and git.last_change(repo, since, path)
     return f", because your commit {commit} changes it" if commit else ""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from git import Repo
 
-from lmsbuild.checkout import (
+from lmsbuild.checkout.state import (
     SEARCH_DEPTH,
     SYNCED,
     Outcome,

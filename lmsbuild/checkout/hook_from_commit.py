@@ -8,13 +8,13 @@ from collections.abc import Collection, Sequence
 
 from git import Commit, Repo
 
-from lmsbuild.checkout import trailer
+from lmsbuild.checkout.commits import Stack, message_of, named
+from lmsbuild.checkout.state import trailer
 from lmsbuild.errors import RefreshError
 from lmsbuild.patchset.diff import DiffError, Hunk, parse_diff
 from lmsbuild.patchset.mail import UTF8, Mail, MailError, parse_mail
 from lmsbuild.patchset.runtime import AUTHOR, DATE
 from lmsbuild.patchset.series import PATCH_TRAILER
-from lmsbuild.stack import Stack, message_of, named
 from lmsbuild.tools import git
 
 _CONTEXT = 1  # lines around a change in a new hook
