@@ -35,9 +35,9 @@ from standin import StandIn
 
 from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.errors import MissingCompilerError
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools.cache import default_cache, scratch
 from lmsbuild.tools.download import Target, platforms
 from lmsbuild.wheeltest import plain_requirements

@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from lmsbuild import compile
 from lmsbuild._compat import tomllib
 from lmsbuild.graft import fetch_headers
+from lmsbuild.native import compile
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.registry import load_registry
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target
 

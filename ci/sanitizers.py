@@ -20,7 +20,7 @@ from pathlib import Path
 
 from disposable import ROOT, DisposableTorch, environment, load_bugs
 
-from lmsbuild import compile
+from lmsbuild.native import compile
 from lmsbuild.tools import elf
 
 TESTS = str(ROOT / "tests" / "runtime")

@@ -27,11 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import debian_source
 import sysroot
 
-from lmsbuild import linkstub, record
+from lmsbuild import record
 from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.graft import fetch_headers
+from lmsbuild.native import link_stubs
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target
 
@@ -143,7 +144,7 @@ class StandIn:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             objects = [str(path) for path in pool.map(compile_one, files)]
         cudart = next(path for root in self.cuda for path in root.glob("nvidia/*/lib/libcudart*"))
-        stub = linkstub.for_machine(
+        stub = link_stubs.for_machine(
             self.compiler.command, self.architecture, cudart, work / "stubs"
         )
         library = self.root / "usr" / "lib" / architecture_of(self.architecture).triplet

@@ -13,7 +13,6 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild import integrity
-from lmsbuild.compile import LIBRARY, SEAM
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -22,6 +21,7 @@ from lmsbuild.errors import (
     WrongPlatformError,
     WrongPythonError,
 )
+from lmsbuild.native.compile import LIBRARY, SEAM
 from lmsbuild.registry import Tag
 
 PROJECT = "torch"

@@ -32,9 +32,9 @@ from lmsbuild.graft import (
     recipe_for,
     require_space,
 )
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft, remove_drafts
 from lmsbuild.tools.cache import scratch, sha256_of

@@ -13,10 +13,11 @@ from pathlib import Path
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild import basewheel, compile, integrity, linkstub
+from lmsbuild import basewheel, integrity
 from lmsbuild._compat import tomllib
 from lmsbuild.basewheel import BaseWheel, assigned
 from lmsbuild.errors import ForeignWheelError, RegistryError
+from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Registry, Tag, Verified
 from lmsbuild.resources import data_file
 from lmsbuild.tools import elf
@@ -170,11 +171,11 @@ def _wanted(requirement: Requirement, machine: str) -> bool:
 def _policy(base: BaseWheel, core: elf.Library) -> str:
     """The policy that the wheel's name tells; else the oldest that its own library meets."""
     tag = base.platform_tag.removesuffix(f"_{base.architecture}").split(".")[0]
-    name = linkstub.modern_name(tag)
-    if name in linkstub.policy_names():
+    name = manylinux.modern_name(tag)
+    if name in manylinux.policy_names():
         return name
     # The first name (manylinux1) is on wheels that do not keep to it.
-    kept = linkstub.kept_by([core])
+    kept = manylinux.kept_by([core])
     if kept is None:
         raise RegistryError(f"{base.path.name} meets no policy of data/manylinux.toml")
     return kept

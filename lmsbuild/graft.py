@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import lmsbuild
-from lmsbuild import basewheel, compile, facts, integrity, library, ownbuild, provenance, record
+from lmsbuild import basewheel, facts, integrity, library, ownbuild, provenance, record
 from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.basewheel import LIBRARY_FOLDER, PROJECT, BaseWheel
 from lmsbuild.errors import (
@@ -27,11 +27,12 @@ from lmsbuild.errors import (
     WrongPlatformError,
     WrongPythonError,
 )
-from lmsbuild.linkstub import load_policy
+from lmsbuild.native import compile
+from lmsbuild.native.manylinux import load_policy
+from lmsbuild.native.toolchain import Compiler, find_compiler
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Tag
-from lmsbuild.toolchain import Compiler, find_compiler
 from lmsbuild.tools import fetch, lock, zipcopy
 from lmsbuild.tools.atomic import draft, remove_drafts
 from lmsbuild.tools.cache import sha256_of

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import compile, integrity, linkstub, record
+from lmsbuild import integrity, record
 from lmsbuild.basewheel import BaseWheel
-from lmsbuild.compile import LIBRARY
+from lmsbuild.native import compile, link_stubs, manylinux
+from lmsbuild.native.compile import LIBRARY
+from lmsbuild.native.manylinux import ManylinuxPolicy
+from lmsbuild.native.toolchain import Compiler
 from lmsbuild.patchset.runtime import lay_out, runtime_files
 from lmsbuild.registry import Tag
-from lmsbuild.toolchain import Compiler
 from lmsbuild.tools import atomic, zipcopy
 from lmsbuild.tools.cache import scratch, sha256_of_files
 from lmsbuild.tools.fetch import Fetched
@@ -37,7 +39,7 @@ class Recipe:
     compiler: Compiler
     headers: dict[str, Fetched]
     patches: Path
-    policy: linkstub.Policy | None
+    policy: ManylinuxPolicy | None
 
 
 def library_for(
@@ -142,11 +144,11 @@ def _digests(libraries: dict[str, bytes]) -> dict[str, str]:
 
 
 def _key(recipe: Recipe, identity: str) -> str:
-    shim = linkstub.shim_dir()
+    shim = link_stubs.shim_dir()
     # The modules that decide how to build count as inputs too.
     modules = {
         Path(module.__file__ or "").name: Path(module.__file__ or "")
-        for module in (compile, linkstub)
+        for module in (compile, link_stubs, manylinux)
     }
     facts = {
         "base": identity,

@@ -21,14 +21,15 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 import lmsbuild
-from lmsbuild import compile, library, provenance
+from lmsbuild import library, provenance
 from lmsbuild.basewheel import LIBRARY_FOLDER, CpuOnlyWheelError
 from lmsbuild.errors import OverlayError, TargetExistsError
 from lmsbuild.graft import Report, fetch_headers
+from lmsbuild.native import compile
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Registry, Tag
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import elf
 from lmsbuild.tools.atomic import folder_beside
 from lmsbuild.tools.download import Target

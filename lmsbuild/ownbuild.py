@@ -11,9 +11,10 @@ import dataclasses
 import io
 from collections.abc import Callable, Iterable
 
-from lmsbuild import compile, facts, linkstub
+from lmsbuild import facts
 from lmsbuild.basewheel import VERSION_MEMBER, CpuOnlyWheelError, assigned
 from lmsbuild.errors import IncompleteBaseError, RenamedLibrariesError
+from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Tag
 from lmsbuild.tools import elf
 
@@ -49,7 +50,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
             "and went through no `auditwheel repair`"
         )
     abi = compile.cxx11_abi_of(core)
-    kept = linkstub.kept_by([core, core_cuda])
+    kept = manylinux.kept_by([core, core_cuda])
     return dataclasses.replace(
         tag,
         # Of two places: "12.4.1" is a release of CUDA, "12.4" what packages are called by.
@@ -66,8 +67,8 @@ def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
 def within(tag: Tag, platform_tag: str, machine: str) -> Tag:
     """The tag's entry with no newer a policy than a wheel's platform tag promises."""
     names = [part.removesuffix(f"_{machine}") for part in platform_tag.split(".")]
-    promised = {linkstub.modern_name(name) for name in names}
-    known = [name for name in linkstub.policy_names() if name in promised]
+    promised = {manylinux.modern_name(name) for name in names}
+    known = [name for name in manylinux.policy_names() if name in promised]
     return dataclasses.replace(tag, manylinux=_oldest([tag.manylinux, *known]))
 
 
@@ -82,17 +83,17 @@ def _library(name: str, read: Read, file: str) -> elf.Library:
 
 def _first_with(abi: int, machine: str) -> str:
     """The oldest policy whose libstdc++ has the strings of a C++ ABI."""
-    names = linkstub.policy_names()
+    names = manylinux.policy_names()
     return next(
         name
         for name in names
-        if not abi or linkstub.load_policy(name, machine).limits["GLIBCXX"] >= _CXX11_STRINGS
+        if not abi or manylinux.load_policy(name, machine).limits["GLIBCXX"] >= _CXX11_STRINGS
     )
 
 
 def _newest(*names: str) -> str:
-    return max(names, key=linkstub.policy_names().index)
+    return max(names, key=manylinux.policy_names().index)
 
 
 def _oldest(names: Iterable[str]) -> str:
-    return min(names, key=linkstub.policy_names().index)
+    return min(names, key=manylinux.policy_names().index)

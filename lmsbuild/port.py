@@ -34,14 +34,14 @@ from lmsbuild.errors import (
 )
 from lmsbuild.facts import tag_of_wheel
 from lmsbuild.graft import Report, fetch_headers
-from lmsbuild.linkstub import load_policy
+from lmsbuild.native.manylinux import load_policy
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset import cmake_hook
 from lmsbuild.patchset.mail import Mail
 from lmsbuild.patchset.runtime import runtime_files, runtime_mail
 from lmsbuild.patchset.series import PATCH_TRAILER, Series, load_hooks
 from lmsbuild.pythonpatch import PythonPatch, patch_python
 from lmsbuild.registry import Registry, Tag
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import write_files
 from lmsbuild.tools.cache import sha256_of

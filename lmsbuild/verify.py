@@ -12,11 +12,13 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild import basewheel, integrity, linkstub, provenance, record
+from lmsbuild import basewheel, integrity, provenance, record
 from lmsbuild.basewheel import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
-from lmsbuild.compile import EXPORT_PREFIX
 from lmsbuild.errors import ForeignWheelError, LmsbuildError, RegistryError
 from lmsbuild.graft import is_binary
+from lmsbuild.native import manylinux
+from lmsbuild.native.compile import EXPORT_PREFIX
+from lmsbuild.native.manylinux import ManylinuxPolicy
 from lmsbuild.provenance import Provenance
 from lmsbuild.pythonpatch import LOCAL_VERSION
 from lmsbuild.tools import elf
@@ -221,9 +223,9 @@ def _symbols(subject: _Subject) -> Check:
     policy = _policy(subject)
     if policy is None:
         return Check(name=name, problems=[f"no known policy for {subject.platform_tag}"])
-    too_new = linkstub.violations(subject.library, policy)
+    too_new = manylinux.violations(subject.library, policy)
     if subject.seam:
-        too_new += linkstub.violations(subject.seam, policy)
+        too_new += manylinux.violations(subject.seam, policy)
     return Check(
         name=name,
         detail=policy.name,
@@ -231,7 +233,7 @@ def _symbols(subject: _Subject) -> Check:
     )
 
 
-def _policy(subject: _Subject) -> linkstub.Policy | None:
+def _policy(subject: _Subject) -> ManylinuxPolicy | None:
     """The policy of the wheel's own tag.
 
     Upstream's oldest tags (manylinux1) name a policy that its own libraries do not meet; there
@@ -243,7 +245,7 @@ def _policy(subject: _Subject) -> linkstub.Policy | None:
         names.append(subject.provenance.manylinux)
     for name in names:
         try:
-            return linkstub.load_policy(name, architecture)
+            return manylinux.load_policy(name, architecture)
         except RegistryError:
             continue
     return None

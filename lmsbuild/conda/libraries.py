@@ -22,8 +22,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from lmsbuild._compat import tomllib
-from lmsbuild.compile import LIBRARY
 from lmsbuild.errors import CondaError, RegistryError
+from lmsbuild.native.compile import LIBRARY
 from lmsbuild.resources import data_file
 from lmsbuild.tools import elf
 

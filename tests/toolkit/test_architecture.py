@@ -8,10 +8,11 @@ from dataclasses import fields
 import jsonschema
 import pytest
 
-from lmsbuild import linkstub, resources
+from lmsbuild import resources
 from lmsbuild._compat import tomllib
 from lmsbuild.architecture import Architecture, architecture, architectures
 from lmsbuild.errors import WrongPlatformError
+from lmsbuild.native import manylinux
 from lmsbuild.registry import load_registry
 
 
@@ -41,9 +42,9 @@ def test_an_unknown_architecture_names_the_known_ones() -> None:
 
 def test_policies_differ_where_auditwheels_do() -> None:
     glibc = {
-        name: linkstub.load_policy("manylinux_2_17", name).limits["GLIBC"]
+        name: manylinux.load_policy("manylinux_2_17", name).limits["GLIBC"]
         for name in architectures()
     }
     assert glibc == {"x86_64": (2, 17), "aarch64": (2, 18), "ppc64le": (2, 17)}
-    assert linkstub.load_policy("manylinux_2_34", "aarch64").limits["GCC"] == (11, 0)
-    assert linkstub.load_policy("manylinux_2_34", "ppc64le").limits["GCC"] == (7, 0, 0)
+    assert manylinux.load_policy("manylinux_2_34", "aarch64").limits["GCC"] == (11, 0)
+    assert manylinux.load_policy("manylinux_2_34", "ppc64le").limits["GCC"] == (7, 0, 0)

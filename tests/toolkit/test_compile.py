@@ -12,9 +12,8 @@ from fake_torch import C_API, MACHINE, PYTHON, FakeTorch
 from fake_torch import fake as fake
 from fake_torch import offline as offline
 
-from lmsbuild import basewheel, compile, library, linkstub, toolchain
+from lmsbuild import basewheel, library
 from lmsbuild.architecture import architectures
-from lmsbuild.compile import Inputs, build_library
 from lmsbuild.errors import (
     CompileError,
     ForeignWheelError,
@@ -23,7 +22,9 @@ from lmsbuild.errors import (
     SeriesError,
     WrongPlatformError,
 )
-from lmsbuild.toolchain import Compiler, find_compiler
+from lmsbuild.native import compile, manylinux, toolchain
+from lmsbuild.native.compile import Inputs, build_library
+from lmsbuild.native.toolchain import Compiler, find_compiler
 from lmsbuild.tools import elf
 from lmsbuild.tools.download import Target
 from lmsbuild.tools.fetch import fetch_package
@@ -60,7 +61,7 @@ def build(
         inputs,
         folder,
         log=folder.parent / "log",
-        policy=linkstub.load_policy(policy, MACHINE) if policy else None,
+        policy=manylinux.load_policy(policy, MACHINE) if policy else None,
     )
 
 
@@ -78,7 +79,7 @@ def test_the_library_is_what_a_wheel_needs(
         "$ORIGIN/../../outside/lib",
         "$ORIGIN",
     ]
-    assert linkstub.violations(made, linkstub.load_policy("manylinux_2_28", MACHINE)) == []
+    assert manylinux.violations(made, manylinux.load_policy("manylinux_2_28", MACHINE)) == []
 
 
 def test_the_bytes_do_not_depend_on_the_folder(

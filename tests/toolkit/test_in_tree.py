@@ -19,12 +19,12 @@ from lmsbuild import library, resources
 from lmsbuild.basewheel import BaseWheel, identify
 from lmsbuild.errors import NetworkError
 from lmsbuild.graft import fetch_headers
-from lmsbuild.linkstub import load_policy
+from lmsbuild.native.manylinux import load_policy
+from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset.cmake_hook import is_cmake_hook, is_unproven
 from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.toolchain import find_compiler
 from lmsbuild.tools import elf
 from lmsbuild.tools.cache import default_cache, sha256_of
 from lmsbuild.tools.download import NotOnIndexError, Target

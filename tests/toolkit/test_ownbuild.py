@@ -20,7 +20,7 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-from lmsbuild import library, linkstub, ownbuild, provenance, record
+from lmsbuild import library, ownbuild, provenance, record
 from lmsbuild.architecture import architectures
 from lmsbuild.basewheel import CpuOnlyWheelError
 from lmsbuild.errors import (
@@ -32,6 +32,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.graft import Request, build_wheel, packages_target
 from lmsbuild.graft import check_request as check
+from lmsbuild.native import link_stubs, manylinux
 from lmsbuild.registry import Tag
 from lmsbuild.tools import elf
 from lmsbuild.tools.download import Target
@@ -112,14 +113,14 @@ def test_what_differs_from_the_registry_is_read_from_the_base(
     )
     assert (tag.cuda, tag.cxx11_abi, tag.abi_version) == ("12.4", 0, None)
     # These libraries ask for little.
-    assert tag.manylinux == linkstub.policy_names()[0]
+    assert tag.manylinux == manylinux.policy_names()[0]
 
 
 def test_with_the_tags_cuda_its_own_header_packages_serve(fake: FakeTorch) -> None:
     tag = ownbuild.adapted(fake.tag, "x", members_of(fake.base).get, none_newer)
     assert tag.header_packages == fake.tag.header_packages
     # std::string with the new ABI is younger than the oldest policy.
-    limits = linkstub.load_policy(tag.manylinux, MACHINE).limits
+    limits = manylinux.load_policy(tag.manylinux, MACHINE).limits
     assert limits["GLIBCXX"] >= (3, 4, 21)
 
 
@@ -177,8 +178,8 @@ def test_a_stub_stands_in_for_another_architectures_library(
         packed.extract("nvidia/cu13/lib/libcudart.so.13", tmp_path)
     real = tmp_path / "nvidia/cu13/lib/libcudart.so.13"
     stubs = tmp_path / "stubs"
-    assert linkstub.for_machine(["g++"], MACHINE, real, stubs) == real
-    stub = linkstub.for_machine(["g++"], OTHER, real, stubs)
+    assert link_stubs.for_machine(["g++"], MACHINE, real, stubs) == real
+    stub = link_stubs.for_machine(["g++"], OTHER, real, stubs)
     found = elf.read(stub)
     assert (stub.parent, found.soname) == (stubs, "libcudart.so.13")
     functions = [(s.name, s.version) for s in found.symbols if s.defined]

@@ -13,7 +13,7 @@ from fake_upstream import make_tag, write_registry
 from lmsbuild import resources
 from lmsbuild.architecture import architectures
 from lmsbuild.errors import RegistryError, UnknownTagError, UnportedTagError
-from lmsbuild.linkstub import load_policy, policy_names
+from lmsbuild.native.manylinux import load_policy, policy_names
 from lmsbuild.registry import Registry, Tag, load_registry, validate_registry
 
 

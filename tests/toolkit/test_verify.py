@@ -16,11 +16,11 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 from test_graft import NEW_INFO, request_for
 
-from lmsbuild import linkstub
 from lmsbuild.cli import main
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError, UnsafeMemberError, VerifyError
 from lmsbuild.graft import build_wheel
-from lmsbuild.linkstub import Policy
+from lmsbuild.native import manylinux
+from lmsbuild.native.manylinux import ManylinuxPolicy
 from lmsbuild.verify import Check, verify
 
 LIBRARY = "torch/lib/libtorch_lms.so"
@@ -222,9 +222,8 @@ def test_an_old_tag_falls_back_on_the_linked_policy(
     (check,) = [c for c in verify(path) if c.name == "manylinux symbols"]
     assert (check.detail, check.problems) == ("manylinux_2_28", [])
     # The policy is really looked at.
-    monkeypatch.setattr(
-        linkstub, "load_policy", lambda name, machine: Policy(name=name, limits={"GLIBC": (1, 0)})
-    )
+    oldest = ManylinuxPolicy(name="oldest", limits={"GLIBC": (1, 0)})
+    monkeypatch.setattr(manylinux, "load_policy", lambda *_: oldest)
     assert "manylinux symbols" in failures(verify(path))
 
 

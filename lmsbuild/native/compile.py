@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import linkstub
 from lmsbuild.errors import CompileError, ForeignWheelError, HeadersError, SeriesError
+from lmsbuild.native import link_stubs, manylinux
+from lmsbuild.native.link_stubs import shim_dir
+from lmsbuild.native.manylinux import ManylinuxPolicy
+from lmsbuild.native.toolchain import Compiler
 from lmsbuild.registry import Tag
-from lmsbuild.toolchain import Compiler
 from lmsbuild.tools import elf
 
 LIBRARY = "libtorch_lms.so"
@@ -83,7 +85,7 @@ def build_library(
     inputs: Inputs,
     folder: Path,
     *,
-    policy: linkstub.Policy | None,
+    policy: ManylinuxPolicy | None,
     log: Path,
     progress: Progress | None = None,
     sanitize: str = "",
@@ -100,7 +102,7 @@ def build_library(
         HeadersError: the CUDA header packages lack a header or libcudart.
     """
     _check_abi(tag, inputs.torch)
-    files = [*sources(inputs.runtime), linkstub.shim_dir() / "compat.cpp"]
+    files = [*sources(inputs.runtime), shim_dir() / "compat.cpp"]
     instrument = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"] if sanitize else []
     command = [*compiler.command, *flags(tag), *instrument, *_include_flags(inputs), "-c"]
     objects = _compile_all(command, files, folder, compiler, log, progress)
@@ -118,7 +120,7 @@ def build_seam(
     inputs: Inputs,
     folder: Path,
     *,
-    policy: linkstub.Policy | None,
+    policy: ManylinuxPolicy | None,
     log: Path,
 ) -> Path | None:
     """Compile and link ``folder``/libtorch_lms_seam.so where the runtime has one, as the above."""
@@ -127,7 +129,12 @@ def build_seam(
         return None
     command = [*compiler.command, *flags(tag), *_include_flags(inputs), "-c"]
     objects = _compile_all(
-        command, [*files, linkstub.shim_dir() / "compat.cpp"], folder / "seam", compiler, log, None
+        command,
+        [*files, shim_dir() / "compat.cpp"],
+        folder / "seam",
+        compiler,
+        log,
+        None,
     )
     library = folder / SEAM
     link = [
@@ -143,7 +150,7 @@ def build_seam(
     return library
 
 
-def _unlinked(compiler: Compiler, policy: linkstub.Policy | None) -> str:
+def _unlinked(compiler: Compiler, policy: ManylinuxPolicy | None) -> str:
     within = f" within {policy.name}" if policy else ""
     return f"the runtime does not link{within} with {compiler.version}"
 
@@ -235,7 +242,12 @@ def _include_flags(inputs: Inputs) -> list[str]:
             "the CUDA header packages hold no cuda_runtime_api.h; "
             "check header_packages in tags.toml"
         )
-    folders = [linkstub.shim_dir(), include, include / "torch" / "csrc" / "api" / "include", *cuda]
+    folders = [
+        shim_dir(),
+        include,
+        include / "torch" / "csrc" / "api" / "include",
+        *cuda,
+    ]
     flags = [f"-I{inputs.runtime}"]
     for folder in folders:
         # As system headers: upstream's warnings are not ours.
@@ -244,7 +256,7 @@ def _include_flags(inputs: Inputs) -> list[str]:
     mapped = [
         (inputs.runtime, ""),
         (inputs.torch, "torch"),
-        (linkstub.shim_dir(), "shim"),
+        (shim_dir(), "shim"),
         *((root, "cuda") for root in inputs.cuda),
     ]
     return flags + [f"-ffile-prefix-map={path}={name}" for path, name in mapped]
@@ -253,7 +265,7 @@ def _include_flags(inputs: Inputs) -> list[str]:
 def _link_command(
     compiler: Compiler,
     inputs: Inputs,
-    policy: linkstub.Policy | None,
+    policy: ManylinuxPolicy | None,
     objects: Sequence[Path],
     library: Path,
 ) -> list[str]:
@@ -265,7 +277,7 @@ def _link_command(
         raise HeadersError(
             "the CUDA header packages hold no libcudart; check header_packages in tags.toml"
         )
-    runtime = linkstub.for_machine(
+    runtime = link_stubs.for_machine(
         compiler.command, compiler.machine, cudart[0], library.parent / "stubs"
     )
     exports = inputs.runtime / RUNTIME_SOURCES / "exports.map"
@@ -300,18 +312,18 @@ _LINK_FLAGS = (
 
 
 def _system_libraries(
-    compiler: Compiler, policy: linkstub.Policy | None, stubs: Path
+    compiler: Compiler, policy: ManylinuxPolicy | None, stubs: Path
 ) -> Sequence[str]:
     if policy is None:
         return ()
-    return linkstub.link_arguments(compiler.command, compiler.machine, policy, stubs)
+    return link_stubs.link_arguments(compiler.command, compiler.machine, policy, stubs)
 
 
-def _check_machine(path: Path, machine: str, policy: linkstub.Policy | None) -> None:
+def _check_machine(path: Path, machine: str, policy: ManylinuxPolicy | None) -> None:
     library = elf.read(path)
     if library.machine != machine:
         raise CompileError(f"the compiler made a library for {library.machine}, not {machine}")
-    if policy and (too_new := linkstub.violations(library, policy)):
+    if policy and (too_new := manylinux.violations(library, policy)):
         raise CompileError(
             f"the library asks for more than {policy.name} allows: {', '.join(too_new)}"
         )

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_torch import MACHINE
 
-from lmsbuild import linkstub
 from lmsbuild.errors import CompileError, RegistryError
-from lmsbuild.linkstub import Policy
+from lmsbuild.native import link_stubs, manylinux
+from lmsbuild.native.manylinux import ManylinuxPolicy
 from lmsbuild.tools import elf
 from lmsbuild.tools.elf import Symbol
 
@@ -53,7 +53,9 @@ extern "C" int lms_all(int n) {
 """
 
 
-def build(folder: Path, source: str, policy: Policy | None) -> subprocess.CompletedProcess[str]:
+def build(
+    folder: Path, source: str, policy: ManylinuxPolicy | None
+) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
     (folder / "x.cpp").write_text(source)
     script = folder / "exports.map"
@@ -74,20 +76,20 @@ def build(folder: Path, source: str, policy: Policy | None) -> subprocess.Comple
     ]
     if policy:
         arguments += [
-            str(linkstub.shim_dir() / "compat.cpp"),
+            str(link_stubs.shim_dir() / "compat.cpp"),
             "-isystem",
-            str(linkstub.shim_dir()),
-            *linkstub.link_arguments(["g++"], MACHINE, policy, folder / "stubs"),
+            str(link_stubs.shim_dir()),
+            *link_stubs.link_arguments(["g++"], MACHINE, policy, folder / "stubs"),
         ]
     return subprocess.run(arguments, capture_output=True, text=True)
 
 
 def test_a_library_linked_to_stubs_meets_the_policy_and_runs(tmp_path: Path) -> None:
-    policy = linkstub.load_policy(POLICY, MACHINE)
+    policy = manylinux.load_policy(POLICY, MACHINE)
     result = build(tmp_path, DEMANDING, policy)
     assert result.returncode == 0, result.stderr
     library = elf.read(tmp_path / "x.so")
-    assert linkstub.violations(library, policy) == []
+    assert manylinux.violations(library, policy) == []
     assert library.exported == {"lms_all", "lms_never"}
     # Stubs carry the real sonames: the real libraries are found at run time.
     call = f"import ctypes; print(ctypes.CDLL({str(tmp_path / 'x.so')!r}).lms_all(3))"
@@ -111,7 +113,7 @@ def test_a_static_libstdcxx_may_define_the_same(tmp_path: Path) -> None:
             "-static-libstdc++",
             "-static-libgcc",
             str(source),
-            str(linkstub.shim_dir() / "compat.cpp"),
+            str(link_stubs.shim_dir() / "compat.cpp"),
             "-o",
             str(tmp_path / "x.so"),
         ],
@@ -124,7 +126,7 @@ def test_a_static_libstdcxx_may_define_the_same(tmp_path: Path) -> None:
 def test_what_is_too_new_fails_to_link_by_name(tmp_path: Path) -> None:
     # std::thread's start came with GCC 6 (GLIBCXX_3.4.22).
     source = '#include <thread>\nextern "C" void lms_x() { std::thread([]{}).join(); }'
-    old = Policy(
+    old = ManylinuxPolicy(
         name="old",
         limits={"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8, 0)},
     )
@@ -135,8 +137,8 @@ def test_what_is_too_new_fails_to_link_by_name(tmp_path: Path) -> None:
 
 def test_violations_name_library_and_version(tmp_path: Path) -> None:
     assert build(tmp_path, DEMANDING, None).returncode == 0
-    found = linkstub.violations(
-        elf.read(tmp_path / "x.so"), Policy(name="ancient", limits={"GLIBC": (2, 0)})
+    found = manylinux.violations(
+        elf.read(tmp_path / "x.so"), ManylinuxPolicy(name="ancient", limits={"GLIBC": (2, 0)})
     )
     assert any(line.startswith("libc.so.6: GLIBC_2.") for line in found)
     assert any(line.startswith("libstdc++.so.6: GLIBCXX_") for line in found)
@@ -151,7 +153,7 @@ def test_versions_of_other_libraries_are_no_concern() -> None:
         symbols=(),
         needed_versions={"libcudart.so.13": frozenset({"libcudart.so.13"})},
     )
-    assert linkstub.violations(library, linkstub.load_policy(POLICY, MACHINE)) == []
+    assert manylinux.violations(library, manylinux.load_policy(POLICY, MACHINE)) == []
 
 
 def test_the_newest_allowed_version_wins() -> None:
@@ -163,13 +165,13 @@ def test_the_newest_allowed_version_wins() -> None:
         Symbol(name="private", version="GLIBC_PRIVATE"),
         Symbol(name="wanted", version="GLIBC_2.2.5", defined=False),
     ]
-    kept = linkstub.newest_allowed(symbols, {"GLIBC": (2, 17)})
+    kept = link_stubs.newest_allowed(symbols, {"GLIBC": (2, 17)})
     assert [(symbol.name, symbol.version) for symbol in kept] == [("f", "GLIBC_2.14")]
 
 
 def test_an_unknown_policy_names_the_known_ones() -> None:
     with pytest.raises(RegistryError, match="manylinux_2_28"):
-        linkstub.load_policy("manylinux_9_9", MACHINE)
+        manylinux.load_policy("manylinux_9_9", MACHINE)
 
 
 def test_a_compiler_without_libraries_is_reported(tmp_path: Path) -> None:
@@ -177,6 +179,6 @@ def test_a_compiler_without_libraries_is_reported(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\necho ${1#-print-file-name=}\n")
     fake.chmod(0o755)
     with pytest.raises(CompileError, match="knows no libstdc"):
-        linkstub.link_arguments(
-            [str(fake)], MACHINE, linkstub.load_policy(POLICY, MACHINE), tmp_path / "stubs"
+        link_stubs.link_arguments(
+            [str(fake)], MACHINE, manylinux.load_policy(POLICY, MACHINE), tmp_path / "stubs"
         )

@@ -13,99 +13,26 @@ turns that off where a macro decides it, and supplies the rest as ``compat.cpp``
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from lmsbuild._compat import tomllib
-from lmsbuild.architecture import architecture, architectures
-from lmsbuild.errors import CompileError, RegistryError
+from lmsbuild.architecture import architecture
+from lmsbuild.errors import CompileError
+from lmsbuild.native.manylinux import LIBRARIES, Limits, ManylinuxPolicy
 from lmsbuild.resources import data_file
 from lmsbuild.tools import elf
-
-# What the g++ driver links by default; the dynamic loader joins them for __tls_get_addr.
-_LIBRARIES = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6")
-# Parts of libc before glibc 2.34.
-_SPLIT_FROM_LIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1")
 
 # Static parts that come with the real libraries: the compiler's helpers and glibc's.
 _ARCHIVES = ("libgcc.a", "libc_nonshared.a")
 
-_LEGACY_NAMES = {"manylinux2014": "manylinux_2_17"}
-
-Limits = Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """A manylinux policy: the newest allowed symbol version of each family (GLIBC, CXXABI)."""
-
-    name: str
-    limits: Limits
-
-
-def modern_name(tag: str) -> str:
-    """The name that a policy has today: manylinux_2_17 of manylinux2014."""
-    return _LEGACY_NAMES.get(tag, tag)
-
-
-def policy_names() -> list[str]:
-    """Every policy there is, oldest first."""
-    return list(_policies())
-
-
-def load_policy(name: str, machine: str) -> Policy:
-    """The policy of this name ("manylinux_2_17") on an architecture. Raises RegistryError."""
-    policies = _policies()
-    if name not in policies:
-        raise RegistryError(f"no manylinux policy {name}; known: {', '.join(policies)}")
-    rows = policies[name]
-    common = {family: version for family, version in rows.items() if isinstance(version, str)}
-    limits = {
-        family: tuple(int(part) for part in version.split("."))
-        for family, version in {**common, **rows.get(machine, {})}.items()
-    }
-    return Policy(name=name, limits=limits)
-
-
-def _policies() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(data_file("manylinux.toml").read_text(encoding="utf-8"))
-
 
 def shim_dir() -> Path:
     """Folder of headers that go before the system's."""
-    return Path(__file__).parent / "data" / "shim"
-
-
-def violations(library: elf.Library, policy: Policy) -> list[str]:
-    """Lines "soname: version" for each symbol version that the policy does not allow.
-
-    Versions of libraries that are not the system's (libcudart has its own) are no concern.
-    """
-    loaders = [known.loader for known in architectures().values()]
-    system = {*_LIBRARIES, *_SPLIT_FROM_LIBC, *loaders}
-    return [
-        f"{soname}: {version}"
-        for soname, versions in sorted(library.needed_versions.items())
-        if soname in system
-        for version in sorted(versions)
-        if not elf.within(version, policy.limits)
-    ]
-
-
-def kept_by(libraries: Sequence[elf.Library]) -> str | None:
-    """The oldest policy that all of the libraries keep to, if any."""
-    for name in policy_names():
-        if not any(
-            violations(library, load_policy(name, library.machine)) for library in libraries
-        ):
-            return name
-    return None
+    return data_file("shim/compat.cpp").parent
 
 
 def link_arguments(
-    compiler: Sequence[str], machine: str, policy: Policy, folder: Path
+    compiler: Sequence[str], machine: str, policy: ManylinuxPolicy, folder: Path
 ) -> list[str]:
     """Make stubs in ``folder`` and return what replaces the driver's default libraries.
 
@@ -114,10 +41,10 @@ def link_arguments(
     """
     folder.mkdir(parents=True, exist_ok=True)
     arguments = ["-nodefaultlibs"]
-    for name in (*_LIBRARIES, architecture(machine).loader):
+    for name in (*LIBRARIES, architecture(machine).loader):
         real = _find(compiler, name)
         if real is None:
-            if name in _LIBRARIES:
+            if name in LIBRARIES:
                 raise CompileError(
                     f"{compiler[0]} knows no {name}; install the C++ compiler's shared libraries"
                 )
