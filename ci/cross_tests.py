@@ -40,7 +40,7 @@ from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache, scratch
 from lmsbuild.tools.download import Target, platforms
-from lmsbuild.wheeltest import plain_requirements
+from lmsbuild.wheel.suite import plain_requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 LMSBUILD = (sys.executable, "-m", "lmsbuild")

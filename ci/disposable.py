@@ -11,13 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 from lmsbuild._compat import tomllib
-from lmsbuild.graft import fetch_headers
 from lmsbuild.native import compile
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.registry import load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target
+from lmsbuild.wheel.graft import fetch_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ROOT / "patches" / "runtime"

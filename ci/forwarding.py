@@ -28,12 +28,12 @@ from urllib.parse import unquote, urlsplit
 import clang_format
 
 from lmsbuild._compat import tomllib
-from lmsbuild.basewheel import identify
 from lmsbuild.declarations import declarations
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools import atomic
 from lmsbuild.tools.download import platforms
 from lmsbuild.watch import Headers, load_watched
+from lmsbuild.wheel.base import identify
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).with_name("allocator.toml")

@@ -37,7 +37,7 @@ from lmsbuild._compat import tomllib
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
-from lmsbuild.wheeltest import Device, run_suite
+from lmsbuild.wheel.suite import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE, SUITE = "2.6.0", "trixie"

@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import debian_source
 import sysroot
 
-from lmsbuild import record
 from lmsbuild.architecture import architecture as architecture_of
-from lmsbuild.graft import fetch_headers
 from lmsbuild.native import link_stubs
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target
+from lmsbuild.wheel import record
+from lmsbuild.wheel.graft import fetch_headers
 
 CUDA = "12.4"  # the last one that NVIDIA made for ppc64le
 LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")

@@ -28,7 +28,7 @@ from lmsbuild.errors import LmsbuildError, SuiteError
 from lmsbuild.registry import Registry, Tag, load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
-from lmsbuild.wheeltest import Device, run_suite
+from lmsbuild.wheel.suite import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -14,15 +14,6 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild.architecture import architecture as architecture_of
-from lmsbuild.basewheel import (
-    LIBRARY_MEMBER,
-    VERSION_MEMBER,
-    AlreadyGraftedError,
-    CpuOnlyWheelError,
-    assigned,
-    check_libraries,
-    check_python,
-)
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -33,6 +24,15 @@ from lmsbuild.errors import (
 )
 from lmsbuild.registry import Tag
 from lmsbuild.tools.cache import sha256_of
+from lmsbuild.wheel.base import (
+    LIBRARY_MEMBER,
+    VERSION_MEMBER,
+    AlreadyGraftedError,
+    CpuOnlyWheelError,
+    assigned,
+    check_libraries,
+    check_python,
+)
 
 SUFFIXES = (".conda", ".tar.bz2")
 INDEX, FILES, PATHS = "info/index.json", "info/files", "info/paths.json"

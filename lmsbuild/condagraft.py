@@ -16,10 +16,16 @@ from typing import IO, Any, cast
 
 from packaging.version import Version
 
-from lmsbuild import condabase, library, ownbuild, provenance, record
-from lmsbuild.basewheel import LIBRARY_FOLDER
+from lmsbuild import condabase
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
-from lmsbuild.graft import (
+from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.tools import lock
+from lmsbuild.tools.atomic import draft, remove_drafts
+from lmsbuild.tools.cache import scratch, sha256_of
+from lmsbuild.tools.download import Target
+from lmsbuild.wheel import provenance, record, runtime_library, unofficial_base
+from lmsbuild.wheel.base import LIBRARY_FOLDER
+from lmsbuild.wheel.graft import (
     LOCK_FILE,
     Report,
     Request,
@@ -32,13 +38,8 @@ from lmsbuild.graft import (
     recipe_for,
     require_space,
 )
-from lmsbuild.native.toolchain import find_compiler
-from lmsbuild.provenance import Provenance
-from lmsbuild.pythonpatch import LOCAL_VERSION, lms_version, patch_python
-from lmsbuild.tools import lock
-from lmsbuild.tools.atomic import draft, remove_drafts
-from lmsbuild.tools.cache import scratch, sha256_of
-from lmsbuild.tools.download import Target
+from lmsbuild.wheel.patch_python import LOCAL_VERSION, lms_version, patch_python
+from lmsbuild.wheel.provenance import Provenance
 
 _PROVENANCE = f"info/{provenance.FILE_NAME}"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that zip can say
@@ -71,13 +72,13 @@ def build_package(request: Request, report: Report) -> Result:
         )
         target = Target(python=base.python, architecture=request.architecture)
         patched = patch_python(tag, request.patches, base.read)
-        tag = ownbuild.adapted(
+        tag = unofficial_base.adapted(
             tag, base.path.name, base.read, newest_packages(target, request.cache)
         )
         recipe = recipe_for(tag, compiler, target, request, report)
         digests = [sha256_of(path) for path in (request.base, *request.companions)]
         identity = hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        libraries = library.kept_or_built(
+        libraries = runtime_library.kept_or_built(
             recipe, lambda _: base.torch, identity, request.cache, report
         )
         origin = origin_of(

@@ -13,14 +13,15 @@ from pathlib import Path
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild import basewheel, integrity
 from lmsbuild._compat import tomllib
-from lmsbuild.basewheel import BaseWheel, assigned
 from lmsbuild.errors import ForeignWheelError, RegistryError
 from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Registry, Tag, Verified
 from lmsbuild.resources import data_file
 from lmsbuild.tools import elf
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel import integrity
+from lmsbuild.wheel.base import BaseWheel, assigned
 
 # The wheel of the newest version that a requirement allows ("name==12.8.*").
 Newest = Callable[[str], Path]

@@ -14,8 +14,6 @@ from typing import Any
 from git import Repo
 from git.exc import GitCommandError
 
-from lmsbuild import integrity, library
-from lmsbuild.basewheel import BaseWheel, identify
 from lmsbuild.checkout import origin
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.commits import find_stack, runtime_paths
@@ -33,14 +31,12 @@ from lmsbuild.errors import (
     TargetExistsError,
 )
 from lmsbuild.facts import tag_of_wheel
-from lmsbuild.graft import Report, fetch_headers
 from lmsbuild.native.manylinux import load_policy
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset import cmake_hook
 from lmsbuild.patchset.mail import Mail
 from lmsbuild.patchset.runtime import runtime_files, runtime_mail
 from lmsbuild.patchset.series import PATCH_TRAILER, Series, load_hooks
-from lmsbuild.pythonpatch import PythonPatch, patch_python
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import write_files
@@ -48,6 +44,10 @@ from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.download import Target
 from lmsbuild.tools.fetch import fetch_newest, fetch_wheel
 from lmsbuild.watch import Change, Headers, compare
+from lmsbuild.wheel import integrity, runtime_library
+from lmsbuild.wheel.base import BaseWheel, identify
+from lmsbuild.wheel.graft import Report, fetch_headers
+from lmsbuild.wheel.patch_python import PythonPatch, patch_python
 from lmsbuild.wheeltree import checkout_of_wheel
 
 _HEADER_ROOTS = ("torch/include", "torch/include/torch/csrc/api/include")
@@ -339,14 +339,14 @@ def headers_of(base: BaseWheel) -> Headers:
 def _compile(request: Request, tag: Tag, base: BaseWheel, report: Report) -> LmsbuildError | None:
     try:
         target = Target(python=request.python, architecture=request.architecture)
-        recipe = library.Recipe(
+        recipe = runtime_library.Recipe(
             tag=tag,
             compiler=find_compiler(request.architecture),
             headers=fetch_headers(tag, target, request.cache, report),
             patches=request.patches,
             policy=load_policy(tag.manylinux, request.architecture),
         )
-        library.library_for(recipe, base, sha256_of(base.path), request.cache, report)
+        runtime_library.library_for(recipe, base, sha256_of(base.path), request.cache, report)
     except LmsbuildError as error:
         return error
     return None

@@ -16,7 +16,6 @@ from packaging.version import Version
 
 from lmsbuild import console
 from lmsbuild._compat import tomllib
-from lmsbuild.basewheel import LIBRARY_MEMBER
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.state import default_directory
 from lmsbuild.cibuildwheel import Builder, config_text, find_builder
@@ -28,11 +27,12 @@ from lmsbuild.errors import (
     WrongPlatformError,
     WrongPythonError,
 )
-from lmsbuild.pythonpatch import lms_version
 from lmsbuild.registry import Tag
 from lmsbuild.resources import data_file
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import folder_beside
+from lmsbuild.wheel.base import LIBRARY_MEMBER
+from lmsbuild.wheel.patch_python import lms_version
 
 DATA = "source.toml"
 # Libraries that are there where the wheel is used: CUDA's, and the driver's.

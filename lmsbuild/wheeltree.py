@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmsbuild import integrity
 from lmsbuild.checkout.origin import IMPORTER, VERSION_FILE
 from lmsbuild.tools import git, zipcopy
+from lmsbuild.wheel import integrity
 
 _SUFFIXES = (".py", ".pyi")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lmsbuild import console, graft
+from lmsbuild import console
 from lmsbuild.conda import package
 from lmsbuild.conda.package import Packager
 from lmsbuild.display import StageDisplay
@@ -15,6 +15,7 @@ from lmsbuild.options import architecture_option, python_option
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir, recipes_dir
 from lmsbuild.tools.cache import default_cache, scratch
+from lmsbuild.wheel import graft
 
 
 @click.command("conda")

@@ -8,10 +8,10 @@ import click
 
 from lmsbuild import console
 from lmsbuild.display import StageDisplay
-from lmsbuild.overlay import build_overlay, find_installation, tag_for
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.wheel.overlay import build_overlay, find_installation, tag_for
 
 
 @click.command("overlay")

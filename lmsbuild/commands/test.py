@@ -9,7 +9,7 @@ import click
 from lmsbuild import console
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
-from lmsbuild.wheeltest import Device, run_suite
+from lmsbuild.wheel.suite import Device, run_suite
 
 
 @click.command("test", context_settings={"ignore_unknown_options": True})

@@ -11,7 +11,7 @@ from rich.table import Table
 from lmsbuild import console
 from lmsbuild.display import StageDisplay
 from lmsbuild.errors import VerifyError
-from lmsbuild.verify import verify
+from lmsbuild.wheel.verify import verify
 
 
 @click.command("verify")

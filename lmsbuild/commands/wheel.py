@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from lmsbuild import condabase, console
-from lmsbuild.basewheel import identify
 from lmsbuild.condagraft import build_package
 from lmsbuild.display import StageDisplay
-from lmsbuild.graft import Request, build_wheel
 from lmsbuild.options import architecture_option, python_option
 from lmsbuild.patchset.cmake_hook import is_cmake_file
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.wheel.base import identify
+from lmsbuild.wheel.graft import Request, build_wheel
 
 
 @click.command("wheel")

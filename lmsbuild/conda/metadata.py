@@ -14,8 +14,6 @@ from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from lmsbuild import integrity
-from lmsbuild.basewheel import VERSION_MEMBER, BaseWheel, assigned
 from lmsbuild.conda.libraries import (
     is_library_requirement,
     library_specs,
@@ -25,6 +23,8 @@ from lmsbuild.conda.libraries import (
 from lmsbuild.conda.platforms import subdir_of
 from lmsbuild.conda.stage import requirements_of, site_packages
 from lmsbuild.errors import CondaError
+from lmsbuild.wheel import integrity
+from lmsbuild.wheel.base import VERSION_MEMBER, BaseWheel, assigned
 
 NAME = "pytorch"  # what conda calls torch
 FACE = "torch/cuda/lms.py"  # what a torch with LMS has, however it was built

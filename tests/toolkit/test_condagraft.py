@@ -19,7 +19,6 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
 from lmsbuild import condabase
-from lmsbuild.basewheel import AlreadyGraftedError, CpuOnlyWheelError
 from lmsbuild.cli import main
 from lmsbuild.condagraft import build_package
 from lmsbuild.errors import (
@@ -33,8 +32,9 @@ from lmsbuild.errors import (
     WrongPlatformError,
     WrongPythonError,
 )
-from lmsbuild.graft import Request
 from lmsbuild.tools import elf
+from lmsbuild.wheel.base import AlreadyGraftedError, CpuOnlyWheelError
+from lmsbuild.wheel.graft import Request
 
 LIBRARY = f"{SITE}/torch/lib/libtorch_lms.so"
 

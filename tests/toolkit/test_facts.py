@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from test_round_trip import tags, target_of, wheel_of
 
-from lmsbuild.basewheel import identify
 from lmsbuild.facts import tag_of_wheel
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.fetch import fetch_newest
+from lmsbuild.wheel.base import identify
 
 pytestmark = pytest.mark.network
 

@@ -36,8 +36,6 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
 import lmsbuild.commands.wheel as wheel_command
-from lmsbuild import graft, provenance
-from lmsbuild.basewheel import AlreadyGraftedError
 from lmsbuild.cli import main
 from lmsbuild.errors import (
     BusyError,
@@ -48,9 +46,11 @@ from lmsbuild.errors import (
     WrongPlatformError,
     WrongPythonError,
 )
-from lmsbuild.graft import Request, Result, build_wheel
 from lmsbuild.tools import elf, zipcopy
-from lmsbuild.verify import verify
+from lmsbuild.wheel import graft, provenance
+from lmsbuild.wheel.base import AlreadyGraftedError
+from lmsbuild.wheel.graft import Request, Result, build_wheel
+from lmsbuild.wheel.verify import verify
 
 GRAFTED = f"torch-{VERSION}+lms1-{CP}-{CP}-manylinux_2_28_{MACHINE}.whl"
 NEW_INFO = f"torch-{VERSION}+lms1.dist-info"

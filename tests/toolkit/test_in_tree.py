@@ -15,10 +15,8 @@ from ci_script import load
 from fake_upstream import git
 from test_debian_source import debian_source
 
-from lmsbuild import library, resources
-from lmsbuild.basewheel import BaseWheel, identify
+from lmsbuild import resources
 from lmsbuild.errors import NetworkError
-from lmsbuild.graft import fetch_headers
 from lmsbuild.native.manylinux import load_policy
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset.cmake_hook import is_cmake_hook, is_unproven
@@ -29,6 +27,9 @@ from lmsbuild.tools import elf
 from lmsbuild.tools.cache import default_cache, sha256_of
 from lmsbuild.tools.download import NotOnIndexError, Target
 from lmsbuild.tools.fetch import fetch_wheel
+from lmsbuild.wheel import runtime_library
+from lmsbuild.wheel.base import BaseWheel, identify
+from lmsbuild.wheel.graft import fetch_headers
 
 in_tree = load("in_tree")
 
@@ -69,9 +70,9 @@ def base(tag: Tag) -> BaseWheel:
 
 
 @pytest.fixture(scope="module")
-def recipe(tag: Tag, base: BaseWheel) -> library.Recipe:
+def recipe(tag: Tag, base: BaseWheel) -> runtime_library.Recipe:
     target = Target(python=base.python, architecture=X86)
-    return library.Recipe(
+    return runtime_library.Recipe(
         tag=tag,
         compiler=find_compiler(X86),
         headers=fetch_headers(tag, target, default_cache(), lambda *_: None),
@@ -82,11 +83,14 @@ def recipe(tag: Tag, base: BaseWheel) -> library.Recipe:
 
 @pytest.fixture(scope="module")
 def against(
-    tag: Tag, base: BaseWheel, recipe: library.Recipe, tmp_path_factory: pytest.TempPathFactory
+    tag: Tag,
+    base: BaseWheel,
+    recipe: runtime_library.Recipe,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[object]:
     """The official wheel's headers and libraries."""
     folder = tmp_path_factory.mktemp("torch")
-    torch = library.unpack_torch(base, folder, lambda *_: None)
+    torch = runtime_library.unpack_torch(base, folder, lambda *_: None)
     yield in_tree.Against(
         torch=torch,
         cuda=tuple(found.path for found in recipe.headers.values()),
@@ -124,13 +128,15 @@ def source(tag: Tag, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_release_builds_the_library_that_a_graft_has(
-    source: Path, against: object, recipe: library.Recipe, base: BaseWheel, tmp_path: Path
+    source: Path, against: object, recipe: runtime_library.Recipe, base: BaseWheel, tmp_path: Path
 ) -> None:
     build = in_tree.InTree(source, tmp_path)
     assert "(USE_LMS): ON" in build.configure(against)
     installed = build.install().parent
     identity = sha256_of(base.path)
-    libraries = library.library_for(recipe, base, identity, default_cache(), lambda *_: None)
+    libraries = runtime_library.library_for(
+        recipe, base, identity, default_cache(), lambda *_: None
+    )
     assert sorted(path.name for path in installed.glob("libtorch_lms*")) == sorted(libraries)
     for name, data in libraries.items():
         built = elf.read(installed / name)

@@ -18,12 +18,12 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
 import lmsbuild.commands.overlay as overlay_command
-from lmsbuild.basewheel import CpuOnlyWheelError
 from lmsbuild.cli import main
 from lmsbuild.errors import CompileError, OverlayError, TargetExistsError, UnportedTagError
-from lmsbuild.overlay import build_overlay, find_installation, tag_for
 from lmsbuild.registry import load_registry
 from lmsbuild.tools import elf, zipcopy
+from lmsbuild.wheel.base import CpuOnlyWheelError
+from lmsbuild.wheel.overlay import build_overlay, find_installation, tag_for
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lmsbuild
-from lmsbuild import provenance
-from lmsbuild.provenance import Provenance, ProvenanceError
+from lmsbuild.wheel import provenance
+from lmsbuild.wheel.provenance import Provenance, ProvenanceError
 
 
 @pytest.fixture

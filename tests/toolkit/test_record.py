@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from lmsbuild import record
-from lmsbuild.record import RecordSyntaxError, Row
+from lmsbuild.wheel import record
+from lmsbuild.wheel.record import RecordSyntaxError, Row
 
 
 def test_digests_are_urlsafe_base64_without_padding() -> None:

@@ -18,10 +18,10 @@ from test_graft import NEW_INFO, request_for
 
 from lmsbuild.cli import main
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError, UnsafeMemberError, VerifyError
-from lmsbuild.graft import build_wheel
 from lmsbuild.native import manylinux
 from lmsbuild.native.manylinux import ManylinuxPolicy
-from lmsbuild.verify import Check, verify
+from lmsbuild.wheel.graft import build_wheel
+from lmsbuild.wheel.verify import Check, verify
 
 LIBRARY = "torch/lib/libtorch_lms.so"
 

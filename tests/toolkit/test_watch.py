@@ -10,12 +10,12 @@ import pytest
 from test_round_trip import PYTHON, wheel_of
 
 from lmsbuild._compat import tomllib
-from lmsbuild.basewheel import identify
 from lmsbuild.declarations import declarations
 from lmsbuild.port import headers_of
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import data_file, patches_dir
 from lmsbuild.watch import Change, compare, load_watched
+from lmsbuild.wheel.base import identify
 
 ALLOCATOR = "c10/cuda/CUDACachingAllocator.h"
 BASES = "c10/core/CachingDeviceAllocator.h"

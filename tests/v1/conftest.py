@@ -23,11 +23,11 @@ from device import Lms  # noqa: E402
 from lmsbuild.checkout import origin  # noqa: E402
 from lmsbuild.checkout.apply import apply  # noqa: E402
 from lmsbuild.checkout.state import Outcome  # noqa: E402
-from lmsbuild.graft import fetch_headers  # noqa: E402
 from lmsbuild.registry import Tag, load_registry  # noqa: E402
 from lmsbuild.tools import git  # noqa: E402
 from lmsbuild.tools.cache import default_cache  # noqa: E402
 from lmsbuild.tools.download import Target  # noqa: E402
+from lmsbuild.wheel.graft import fetch_headers  # noqa: E402
 
 
 def _from_environment(name: str, what: str) -> str:

@@ -12,11 +12,11 @@ import io
 from collections.abc import Callable, Iterable
 
 from lmsbuild import facts
-from lmsbuild.basewheel import VERSION_MEMBER, CpuOnlyWheelError, assigned
 from lmsbuild.errors import IncompleteBaseError, RenamedLibrariesError
 from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Tag
 from lmsbuild.tools import elf
+from lmsbuild.wheel.base import VERSION_MEMBER, CpuOnlyWheelError, assigned
 
 Read = Callable[[str], "bytes | None"]
 

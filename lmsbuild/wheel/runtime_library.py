@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import integrity, record
-from lmsbuild.basewheel import BaseWheel
 from lmsbuild.native import compile, link_stubs, manylinux
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.native.manylinux import ManylinuxPolicy
@@ -19,6 +17,8 @@ from lmsbuild.registry import Tag
 from lmsbuild.tools import atomic, zipcopy
 from lmsbuild.tools.cache import scratch, sha256_of_files
 from lmsbuild.tools.fetch import Fetched
+from lmsbuild.wheel import integrity, record
+from lmsbuild.wheel.base import BaseWheel
 
 Report = Callable[[str, int, "int | None"], None]
 

@@ -18,10 +18,10 @@ from fake_torch import (
 from fake_torch import fake as fake
 
 import lmsbuild.commands.test as test_command
-from lmsbuild import wheeltest
 from lmsbuild.cli import main
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError, SuiteError, WrongPythonError
-from lmsbuild.wheeltest import Device, find_interpreter, plain_requirements, run_suite, uses_gpu
+from lmsbuild.wheel import suite
+from lmsbuild.wheel.suite import Device, find_interpreter, plain_requirements, run_suite, uses_gpu
 
 # Stands in for pytest: says how it was called.
 PYTEST = """\
@@ -144,7 +144,7 @@ def test_a_gpu_gets_everything(fake: FakeTorch, tests: Path, tmp_path: Path) -> 
 
 def test_auto_takes_the_gpu_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for there in (True, False):
-        monkeypatch.setattr(wheeltest, "has_gpu", lambda there=there: there)
+        monkeypatch.setattr(suite, "has_gpu", lambda there=there: there)
         assert uses_gpu(Device.AUTO) is there
         assert uses_gpu(Device.GPU)
         assert not uses_gpu(Device.SIMULATED)

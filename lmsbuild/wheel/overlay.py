@@ -21,18 +21,18 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 import lmsbuild
-from lmsbuild import library, provenance
-from lmsbuild.basewheel import LIBRARY_FOLDER, CpuOnlyWheelError
 from lmsbuild.errors import OverlayError, TargetExistsError
-from lmsbuild.graft import Report, fetch_headers
 from lmsbuild.native import compile
 from lmsbuild.native.toolchain import find_compiler
-from lmsbuild.provenance import Provenance
-from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.tools import elf
 from lmsbuild.tools.atomic import folder_beside
 from lmsbuild.tools.download import Target
+from lmsbuild.wheel import provenance, runtime_library
+from lmsbuild.wheel.base import LIBRARY_FOLDER, CpuOnlyWheelError
+from lmsbuild.wheel.graft import Report, fetch_headers
+from lmsbuild.wheel.patch_python import PythonPatch, lms_version, patch_python
+from lmsbuild.wheel.provenance import Provenance
 
 # Of the installation's dist-info: who installed it and where its files lie is not true here.
 _NOT_COPIED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
@@ -123,13 +123,13 @@ def build_overlay(
     patched = patch_python(tag, patches, read)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     headers = fetch_headers(tag, Target(python=python, architecture=machine), cache, report)
-    recipe = library.Recipe(
+    recipe = runtime_library.Recipe(
         tag=tag, compiler=compiler, headers=headers, patches=patches, policy=None
     )
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as work:
-        built = library.build(recipe, installation.torch, work / "objects", cache, report)
+        built = runtime_library.build(recipe, installation.torch, work / "objects", cache, report)
         overlay = work / "overlay"
         libraries = {LIBRARY_FOLDER + path.name: path.read_bytes() for path in built}
         files = {**patched.files, **libraries}
@@ -175,7 +175,7 @@ def _write_dist_info(
     installation: Installation,
     tag: Tag,
     patched: PythonPatch,
-    recipe: library.Recipe,
+    recipe: runtime_library.Recipe,
     overlay: Path,
 ) -> None:
     """So that importlib.metadata and pip see the version with LMS's mark."""

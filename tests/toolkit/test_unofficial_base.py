@@ -20,9 +20,7 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-from lmsbuild import library, ownbuild, provenance, record
 from lmsbuild.architecture import architectures
-from lmsbuild.basewheel import CpuOnlyWheelError
 from lmsbuild.errors import (
     ForeignWheelError,
     IncompleteBaseError,
@@ -30,13 +28,15 @@ from lmsbuild.errors import (
     RenamedLibrariesError,
     WrongPlatformError,
 )
-from lmsbuild.graft import Request, build_wheel, packages_target
-from lmsbuild.graft import check_request as check
 from lmsbuild.native import link_stubs, manylinux
 from lmsbuild.registry import Tag
 from lmsbuild.tools import elf
 from lmsbuild.tools.download import Target
-from lmsbuild.verify import verify
+from lmsbuild.wheel import provenance, record, runtime_library, unofficial_base
+from lmsbuild.wheel.base import CpuOnlyWheelError
+from lmsbuild.wheel.graft import Request, build_wheel, packages_target
+from lmsbuild.wheel.graft import check_request as check
+from lmsbuild.wheel.verify import verify
 
 OTHER = next(name for name in architectures() if name != MACHINE)
 
@@ -105,7 +105,7 @@ def test_what_differs_from_the_registry_is_read_from_the_base(
         old_strings + "Error::Error(std::string) {} }",
         "-D_GLIBCXX_USE_CXX11_ABI=0",
     )
-    tag = ownbuild.adapted(fake.tag, "x", files.get, newest)
+    tag = unofficial_base.adapted(fake.tag, "x", files.get, newest)
     assert asked == ["nvidia-cuda-runtime-cu12==12.4.*", "nvidia-cuda-nvcc-cu12==12.4.*"]
     assert tag.header_packages == (
         "nvidia-cuda-runtime-cu12==12.4.9",
@@ -117,7 +117,7 @@ def test_what_differs_from_the_registry_is_read_from_the_base(
 
 
 def test_with_the_tags_cuda_its_own_header_packages_serve(fake: FakeTorch) -> None:
-    tag = ownbuild.adapted(fake.tag, "x", members_of(fake.base).get, none_newer)
+    tag = unofficial_base.adapted(fake.tag, "x", members_of(fake.base).get, none_newer)
     assert tag.header_packages == fake.tag.header_packages
     # std::string with the new ABI is younger than the oldest policy.
     limits = manylinux.load_policy(tag.manylinux, MACHINE).limits
@@ -127,10 +127,10 @@ def test_with_the_tags_cuda_its_own_header_packages_serve(fake: FakeTorch) -> No
 def test_bases_that_will_not_do(fake: FakeTorch, tmp_path: Path) -> None:
     files = members_of(fake.base)
     with pytest.raises(CpuOnlyWheelError, match="names no CUDA"):
-        ownbuild.adapted(fake.tag, "x", {**files, "torch/version.py": b""}.get, none_newer)
+        unofficial_base.adapted(fake.tag, "x", {**files, "torch/version.py": b""}.get, none_newer)
     others = {name: data for name, data in files.items() if "libc10_cuda" not in name}
     with pytest.raises(IncompleteBaseError, match=r"no torch/lib/libc10_cuda\.so"):
-        ownbuild.adapted(fake.tag, "x", others.get, none_newer)
+        unofficial_base.adapted(fake.tag, "x", others.get, none_newer)
     repaired = shared_library(
         tmp_path / "libcudart-1a2b3c4d.so.13", 'extern "C" int cudaFree(void*) { return 0; }'
     )
@@ -142,7 +142,7 @@ def test_bases_that_will_not_do(fake: FakeTorch, tmp_path: Path) -> None:
         str(tmp_path / "libcudart-1a2b3c4d.so.13"),
     )
     with pytest.raises(RenamedLibrariesError, match=r"needs libcudart-1a2b3c4d\.so\.13"):
-        ownbuild.adapted(
+        unofficial_base.adapted(
             fake.tag, "x", {**files, "torch/lib/libc10_cuda.so": linked}.get, none_newer
         )
 
@@ -168,7 +168,7 @@ def test_a_wheel_that_auditwheel_repaired_is_refused(
     ],
 )
 def test_the_promise_of_a_wheels_name_is_kept(fake: FakeTorch, platform: str, policy: str) -> None:
-    assert ownbuild.within(fake.tag, f"{platform}_{MACHINE}", MACHINE).manylinux == policy
+    assert unofficial_base.within(fake.tag, f"{platform}_{MACHINE}", MACHINE).manylinux == policy
 
 
 def test_a_stub_stands_in_for_another_architectures_library(
@@ -215,13 +215,13 @@ def test_the_wheels_of_a_release_share_one_library(
 
 def test_what_makes_a_release_another_one(fake: FakeTorch) -> None:
     rows = [record.Row(path="torch/include/a.h", hash="sha256=1"), record.Row(path="torch/x.py")]
-    same = library.release_identity(fake.tag, MACHINE, rows)
-    assert library.release_identity(fake.tag, MACHINE, [*reversed(rows)]) == same
-    assert library.release_identity(fake.tag, MACHINE, rows[:1]) == same
+    same = runtime_library.release_identity(fake.tag, MACHINE, rows)
+    assert runtime_library.release_identity(fake.tag, MACHINE, [*reversed(rows)]) == same
+    assert runtime_library.release_identity(fake.tag, MACHINE, rows[:1]) == same
     changed = [record.Row(path="torch/include/a.h", hash="sha256=2")]
     others = [
-        library.release_identity(fake.tag, OTHER, rows),
-        library.release_identity(fake.tag, MACHINE, changed),
-        library.release_identity(dataclasses.replace(fake.tag, cuda="1.0"), MACHINE, rows),
+        runtime_library.release_identity(fake.tag, OTHER, rows),
+        runtime_library.release_identity(fake.tag, MACHINE, changed),
+        runtime_library.release_identity(dataclasses.replace(fake.tag, cuda="1.0"), MACHINE, rows),
     ]
     assert len({same, *others}) == 4

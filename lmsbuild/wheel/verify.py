@@ -12,17 +12,18 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild import basewheel, integrity, provenance, record
-from lmsbuild.basewheel import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
 from lmsbuild.errors import ForeignWheelError, LmsbuildError, RegistryError
-from lmsbuild.graft import is_binary
 from lmsbuild.native import manylinux
 from lmsbuild.native.compile import EXPORT_PREFIX
 from lmsbuild.native.manylinux import ManylinuxPolicy
-from lmsbuild.provenance import Provenance
-from lmsbuild.pythonpatch import LOCAL_VERSION
 from lmsbuild.tools import elf
 from lmsbuild.tools.cache import sha256_of
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel import integrity, provenance, record
+from lmsbuild.wheel.base import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
+from lmsbuild.wheel.graft import is_binary
+from lmsbuild.wheel.patch_python import LOCAL_VERSION
+from lmsbuild.wheel.provenance import Provenance
 
 API_MODULE = "torch/cuda/lms.py"
 API_PACKAGE = "torch/cuda/__init__.py"

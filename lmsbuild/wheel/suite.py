@@ -14,9 +14,10 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild import basewheel, integrity
 from lmsbuild.errors import DamagedWheelError, SuiteError, WrongPythonError
 from lmsbuild.tools.cache import scratch
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel import integrity
 
 # What torch asks for and a machine without a GPU has no use for.
 _GPU_PACKAGES = ("nvidia", "cuda", "triton")

@@ -12,7 +12,6 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild import integrity
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -23,6 +22,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.native.compile import LIBRARY, SEAM
 from lmsbuild.registry import Tag
+from lmsbuild.wheel import integrity
 
 PROJECT = "torch"
 LIBRARY_FOLDER = "torch/lib/"

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 from packaging.version import Version
 
-from lmsbuild.basewheel import VERSION_MEMBER
 from lmsbuild.errors import ForeignWheelError, HookError
 from lmsbuild.patchset.apply_hunks import HunkError, apply_file_patch
 from lmsbuild.patchset.diff import FilePatch
@@ -18,6 +17,7 @@ from lmsbuild.patchset.runtime import runtime_files
 from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import Tag
 from lmsbuild.tools.cache import sha256_of_files
+from lmsbuild.wheel.base import VERSION_MEMBER
 
 LOCAL_VERSION = "lms1"  # goes up when the same torch gets another LMS
 

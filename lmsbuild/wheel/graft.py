@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import IO
 
 import lmsbuild
-from lmsbuild import basewheel, facts, integrity, library, ownbuild, provenance, record
+from lmsbuild import facts
 from lmsbuild.architecture import architecture as architecture_of
-from lmsbuild.basewheel import LIBRARY_FOLDER, PROJECT, BaseWheel
 from lmsbuild.errors import (
     DamagedWheelError,
     MissingBaseError,
@@ -30,13 +29,16 @@ from lmsbuild.errors import (
 from lmsbuild.native import compile
 from lmsbuild.native.manylinux import load_policy
 from lmsbuild.native.toolchain import Compiler, find_compiler
-from lmsbuild.provenance import Provenance
-from lmsbuild.pythonpatch import PythonPatch, lms_version, patch_python
 from lmsbuild.registry import Tag
 from lmsbuild.tools import fetch, lock, zipcopy
 from lmsbuild.tools.atomic import draft, remove_drafts
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.download import Progress, Target
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel import integrity, provenance, record, runtime_library, unofficial_base
+from lmsbuild.wheel.base import LIBRARY_FOLDER, PROJECT, BaseWheel
+from lmsbuild.wheel.patch_python import PythonPatch, lms_version, patch_python
+from lmsbuild.wheel.provenance import Provenance
 
 # report(stage, done, total): bytes, but for the stage "compile", which counts files. The total
 # is None while unknown.
@@ -108,13 +110,17 @@ def build_wheel(request: Request, report: Report) -> Result:
             patched = patch_python(tag, request.patches, _reader(wheel))
             rows = integrity.read_record(wheel)
             if not official:
-                tag = ownbuild.adapted(
+                tag = unofficial_base.adapted(
                     tag, base.path.name, _reader(wheel), newest_packages(target, request.cache)
                 )
-        tag = ownbuild.within(tag, base.platform_tag, request.architecture)
+        tag = unofficial_base.within(tag, base.platform_tag, request.architecture)
         recipe = recipe_for(tag, compiler, target, request, report)
-        identity = library.release_identity(tag, request.architecture, rows) if official else digest
-        libraries = library.library_for(recipe, base, identity, request.cache, report)
+        identity = (
+            runtime_library.release_identity(tag, request.architecture, rows)
+            if official
+            else digest
+        )
+        libraries = runtime_library.library_for(recipe, base, identity, request.cache, report)
         origin = origin_of(
             recipe,
             patched,
@@ -130,9 +136,9 @@ def build_wheel(request: Request, report: Report) -> Result:
 
 def recipe_for(
     tag: Tag, compiler: Compiler, target: Target, request: Request, report: Report
-) -> library.Recipe:
+) -> runtime_library.Recipe:
     """What the library of a release is made of. Raises as fetch_headers."""
-    return library.Recipe(
+    return runtime_library.Recipe(
         tag=tag,
         compiler=compiler,
         headers=fetch_headers(tag, target, request.cache, report),
@@ -142,7 +148,7 @@ def recipe_for(
 
 
 def origin_of(
-    recipe: library.Recipe,
+    recipe: runtime_library.Recipe,
     patched: PythonPatch,
     *,
     base: Path,

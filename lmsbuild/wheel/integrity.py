@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lmsbuild import record
 from lmsbuild.errors import DamagedWheelError, UnsafeMemberError
 from lmsbuild.tools import zipcopy
+from lmsbuild.wheel import record
 
 Advance = Callable[[int], None]
 

@@ -24,8 +24,6 @@ from fake_torch import (
 )
 from fake_torch import fake as fake
 
-from lmsbuild import basewheel
-from lmsbuild.basewheel import AlreadyGraftedError, CpuOnlyWheelError
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -34,6 +32,8 @@ from lmsbuild.errors import (
     WrongPlatformError,
     WrongPythonError,
 )
+from lmsbuild.wheel import base as basewheel
+from lmsbuild.wheel.base import AlreadyGraftedError, CpuOnlyWheelError
 
 
 def check(fake: FakeTorch, path: Path, python: str | None = PYTHON) -> None:

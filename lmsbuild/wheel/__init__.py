@@ -1,0 +1,1 @@
+"""LMS on a wheel, or on an installed torch: read, patched, compiled, written, verified."""
