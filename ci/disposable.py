@@ -17,7 +17,7 @@ from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.registry import load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target
-from lmsbuild.wheel.graft import fetch_headers
+from lmsbuild.wheel.header_packages import fetch_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME = ROOT / "patches" / "runtime"

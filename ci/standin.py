@@ -34,7 +34,7 @@ from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import Target
 from lmsbuild.wheel import record
-from lmsbuild.wheel.graft import fetch_headers
+from lmsbuild.wheel.header_packages import fetch_headers
 
 CUDA = "12.4"  # the last one that NVIDIA made for ppc64le
 LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")

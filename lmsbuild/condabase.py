@@ -26,13 +26,12 @@ from lmsbuild.registry import Tag
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.wheel.base import (
     LIBRARY_MEMBER,
-    VERSION_MEMBER,
     AlreadyGraftedError,
     CpuOnlyWheelError,
-    assigned,
     check_libraries,
     check_python,
 )
+from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 SUFFIXES = (".conda", ".tar.bz2")
 INDEX, FILES, PATHS = "info/index.json", "info/files", "info/paths.json"

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from packaging.version import Version
-
 from lmsbuild import condabase
 from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
 from lmsbuild.native.toolchain import find_compiler
@@ -23,23 +21,22 @@ from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft, remove_drafts
 from lmsbuild.tools.cache import scratch, sha256_of
 from lmsbuild.tools.download import Target
+from lmsbuild.tools.report import Report, counter
 from lmsbuild.wheel import provenance, record, runtime_library, unofficial_base
 from lmsbuild.wheel.base import LIBRARY_FOLDER
-from lmsbuild.wheel.graft import (
+from lmsbuild.wheel.header_packages import newest_packages
+from lmsbuild.wheel.integrity import is_binary
+from lmsbuild.wheel.patch_python import patch_python
+from lmsbuild.wheel.plan import plan_for, provenance_of
+from lmsbuild.wheel.provenance import Provenance
+from lmsbuild.wheel.request import (
     LOCK_FILE,
-    Report,
-    Request,
-    Result,
+    GraftRequest,
+    GraftResult,
     check_request,
-    counter,
-    is_binary,
-    newest_packages,
-    origin_of,
-    recipe_for,
     require_space,
 )
-from lmsbuild.wheel.patch_python import LOCAL_VERSION, lms_version, patch_python
-from lmsbuild.wheel.provenance import Provenance
+from lmsbuild.wheel.version import LOCAL_VERSION, mark_metadata
 
 _PROVENANCE = f"info/{provenance.FILE_NAME}"
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that zip can say
@@ -49,7 +46,7 @@ Put = Callable[[tarfile.TarFile, "bool | None"], None]
 _COMPRESSION = 9  # of zstandard: above it a package takes minutes, and gets hardly smaller
 
 
-def build_package(request: Request, report: Report) -> Result:
+def build_package(request: GraftRequest, report: Report) -> GraftResult:
     """Make the LMS package of a request, whose base is a conda package, in its out folder.
 
     On failure nothing is left there. Raises as graft.build_wheel, and condabase.check.
@@ -75,26 +72,27 @@ def build_package(request: Request, report: Report) -> Result:
         tag = unofficial_base.adapted(
             tag, base.path.name, base.read, newest_packages(target, request.cache)
         )
-        recipe = recipe_for(tag, compiler, target, request, report)
+        plan = plan_for(
+            tag, compiler, target, patches=request.patches, cache=request.cache, report=report
+        )
         digests = [sha256_of(path) for path in (request.base, *request.companions)]
         identity = hashlib.sha256(" ".join(digests).encode()).hexdigest()
         libraries = runtime_library.kept_or_built(
-            recipe, lambda _: base.torch, identity, request.cache, report
+            plan, lambda _: base.torch, identity, request.cache, report
         )
-        origin = origin_of(
-            recipe,
+        origin = provenance_of(
+            plan,
             patched,
-            base=base.path,
+            base=base.path.name,
             sha256=digests[0],
-            index_sha256=None,
             binaries=_binaries(base),
-            python=base.python,
+            pythons=(base.python,),
         )
         changes = {f"{base.site}/{path}": data for path, data in patched.files.items()}
         changes |= {f"{base.site}/{LIBRARY_FOLDER}{name}": data for name, data in libraries.items()}
         changes |= _metadata(base, changes)
         path = _write(base, changes, origin, request.out, report)
-    return Result(path=path, provenance=origin)
+    return GraftResult(path=path, provenance=origin)
 
 
 def build_string(index: Mapping[str, Any]) -> str:
@@ -113,12 +111,8 @@ def _metadata(base: CondaBase, changes: Mapping[str, bytes | None]) -> dict[str,
     found = [name for name in names if name.endswith("/METADATA") and "/torch-" in name]
     if len(found) != 1:
         return {}
-    lines = (base.folder / found[0]).read_bytes().split(b"\n")
-    for number, line in enumerate(lines):
-        if line.startswith(b"Version: "):
-            lines[number] = b"Version: " + lms_version(Version(line[9:].decode())).encode()
-            break
-    result: dict[str, bytes | None] = {found[0]: b"\n".join(lines)}
+    metadata = (base.folder / found[0]).read_bytes()
+    result: dict[str, bytes | None] = {found[0]: mark_metadata(metadata, base.path.name)}
     listed = found[0].removesuffix("METADATA") + "RECORD"
     if listed in names:
         changed = {

@@ -5,26 +5,22 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from email.message import Message
 from email.parser import HeaderParser
-from pathlib import Path
 
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
-from lmsbuild._compat import tomllib
 from lmsbuild.errors import ForeignWheelError, RegistryError
 from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Registry, Tag, Verified
-from lmsbuild.resources import data_file
 from lmsbuild.tools import elf
 from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity
-from lmsbuild.wheel.base import BaseWheel, assigned
-
-# The wheel of the newest version that a requirement allows ("name==12.8.*").
-Newest = Callable[[str], Path]
+from lmsbuild.wheel.base import BaseWheel
+from lmsbuild.wheel.header_packages import Newest, exact, toolkit_of
+from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 _PYTHON = re.compile(r"^Programming Language :: Python :: (3\.\d+)$")
 _STANDARD = re.compile(r"__cplusplus < (\d{4})\d\dL")
@@ -47,7 +43,7 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
             raise basewheel.CpuOnlyWheelError(
                 f"{base.path.name} is a CPU-only torch; give the CUDA wheel"
             )
-        version = integrity.read_text(wheel, basewheel.VERSION_MEMBER)
+        version = integrity.read_text(wheel, VERSION_MEMBER)
         metadata = HeaderParser().parsestr(integrity.read_text(wheel, f"{base.dist_info}/METADATA"))
         standard = _standard(wheel, base)
         with wheel.open("torch/lib/libc10.so") as stream:
@@ -57,7 +53,7 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
         raise ForeignWheelError(f"{base.path.name}: torch/version.py names no commit or no CUDA")
     name = f"v{base.version.public}"
     abi = compile.cxx11_abi_of(core)
-    toolkit = _toolkit(cuda)
+    toolkit = toolkit_of(cuda)
     runtime, markers = _runtime_package(metadata, toolkit, newest)
     return Tag(
         name=name,
@@ -98,26 +94,6 @@ def _pythons(metadata: Message, base: BaseWheel) -> tuple[str, ...]:
     return tuple(found[1] for found in classifiers if found) or (base.python,)
 
 
-def header_packages(tag: Tag, cuda: str, newest: Newest) -> tuple[str, ...]:
-    """The pinned packages with the headers of a CUDA version: the tag's own, or the newest.
-
-    Raises RegistryError for a CUDA that lmsbuild does not know; as ``newest`` does.
-    """
-    if cuda == tag.cuda:
-        return tag.header_packages
-    toolkit = _toolkit(cuda)
-    names = (toolkit["runtime"], toolkit["compiler"])
-    return tuple(_exact(name, newest(f"{name}=={cuda}.*")) for name in names)
-
-
-def _toolkit(cuda: str) -> dict[str, str]:
-    toolkits = tomllib.loads(data_file("toolkits.toml").read_text(encoding="utf-8"))
-    major = cuda.split(".")[0]
-    if major not in toolkits:
-        raise RegistryError(f"CUDA {cuda} has no entry in data/toolkits.toml; add one")
-    return dict(toolkits[major])
-
-
 def _requirements(metadata: Message) -> Iterable[Requirement]:
     for line in metadata.get_all("Requires-Dist") or []:
         try:
@@ -143,7 +119,7 @@ def _compiler_package(metadata: Message, toolkit: dict[str, str], cuda: str, new
         if requirement.name == toolkit.get("meta"):
             return _pinned_by(requirement, toolkit["compiler"], newest)
     # No requirement of torch's: the newest of the same CUDA version.
-    return _exact(toolkit["compiler"], newest(f"{toolkit['compiler']}=={cuda}.*"))
+    return exact(toolkit["compiler"], newest(f"{toolkit['compiler']}=={cuda}.*"))
 
 
 def _pinned_by(meta: Requirement, package: str, newest: Newest) -> str:
@@ -154,10 +130,6 @@ def _pinned_by(meta: Requirement, package: str, newest: Newest) -> str:
         if requirement.name == package:
             return f"{package}{requirement.specifier}".removesuffix(".*")
     raise ForeignWheelError(f"{meta.name}{meta.specifier} does not pin {package}")
-
-
-def _exact(package: str, found: Path) -> str:
-    return f"{package}=={found.name.split('-')[1]}"
 
 
 def _wanted(requirement: Requirement, machine: str) -> bool:

@@ -31,7 +31,6 @@ from lmsbuild.errors import (
     TargetExistsError,
 )
 from lmsbuild.facts import tag_of_wheel
-from lmsbuild.native.manylinux import load_policy
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset import cmake_hook
 from lmsbuild.patchset.mail import Mail
@@ -43,11 +42,12 @@ from lmsbuild.tools.atomic import write_files
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.download import Target
 from lmsbuild.tools.fetch import fetch_newest, fetch_wheel
+from lmsbuild.tools.report import Report
 from lmsbuild.watch import Change, Headers, compare
 from lmsbuild.wheel import integrity, runtime_library
 from lmsbuild.wheel.base import BaseWheel, identify
-from lmsbuild.wheel.graft import Report, fetch_headers
 from lmsbuild.wheel.patch_python import PythonPatch, patch_python
+from lmsbuild.wheel.plan import plan_for
 from lmsbuild.wheeltree import checkout_of_wheel
 
 _HEADER_ROOTS = ("torch/include", "torch/include/torch/csrc/api/include")
@@ -339,14 +339,15 @@ def headers_of(base: BaseWheel) -> Headers:
 def _compile(request: Request, tag: Tag, base: BaseWheel, report: Report) -> LmsbuildError | None:
     try:
         target = Target(python=request.python, architecture=request.architecture)
-        recipe = runtime_library.Recipe(
-            tag=tag,
-            compiler=find_compiler(request.architecture),
-            headers=fetch_headers(tag, target, request.cache, report),
+        plan = plan_for(
+            tag,
+            find_compiler(request.architecture),
+            target,
             patches=request.patches,
-            policy=load_policy(tag.manylinux, request.architecture),
+            cache=request.cache,
+            report=report,
         )
-        runtime_library.library_for(recipe, base, sha256_of(base.path), request.cache, report)
+        runtime_library.library_for(plan, base, sha256_of(base.path), request.cache, report)
     except LmsbuildError as error:
         return error
     return None

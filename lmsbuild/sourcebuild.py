@@ -32,7 +32,7 @@ from lmsbuild.resources import data_file
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import folder_beside
 from lmsbuild.wheel.base import LIBRARY_MEMBER
-from lmsbuild.wheel.patch_python import lms_version
+from lmsbuild.wheel.version import lms_version
 
 DATA = "source.toml"
 # Libraries that are there where the wheel is used: CUDA's, and the driver's.

@@ -16,6 +16,7 @@ from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir, recipes_dir
 from lmsbuild.tools.cache import default_cache, scratch
 from lmsbuild.wheel import graft
+from lmsbuild.wheel.request import GraftRequest
 
 
 @click.command("conda")
@@ -111,7 +112,7 @@ def _build(
     registry = load_registry(patches)
     if python is None and base is None:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    request = graft.Request(
+    request = GraftRequest(
         tag=registry.get(tag) if tag else registry.default,
         architecture=architecture,
         python=python,

@@ -18,7 +18,8 @@ from lmsbuild.resources import patches_dir
 from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.wheel.base import identify
-from lmsbuild.wheel.graft import Request, build_wheel
+from lmsbuild.wheel.graft import build_wheel
+from lmsbuild.wheel.request import GraftRequest
 
 
 @click.command("wheel")
@@ -71,7 +72,7 @@ def command(
     chosen = registry.get(tag) if tag else registry.default
     if python is None and base is None:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    request = Request(
+    request = GraftRequest(
         tag=chosen,
         architecture=architecture,
         python=python,

@@ -24,7 +24,8 @@ from lmsbuild.conda.platforms import subdir_of
 from lmsbuild.conda.stage import requirements_of, site_packages
 from lmsbuild.errors import CondaError
 from lmsbuild.wheel import integrity
-from lmsbuild.wheel.base import VERSION_MEMBER, BaseWheel, assigned
+from lmsbuild.wheel.base import BaseWheel
+from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 NAME = "pytorch"  # what conda calls torch
 FACE = "torch/cuda/lms.py"  # what a torch with LMS has, however it was built

@@ -18,10 +18,10 @@ from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.cache import scratch
+from lmsbuild.tools.report import Report, counter
 from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity
 from lmsbuild.wheel.base import BaseWheel
-from lmsbuild.wheel.graft import Report, counter
 
 # zstd's: 19 makes PyTorch 2 % smaller and takes ten times as long.
 LEVEL = 9

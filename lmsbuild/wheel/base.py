@@ -23,6 +23,7 @@ from lmsbuild.errors import (
 from lmsbuild.native.compile import LIBRARY, SEAM
 from lmsbuild.registry import Tag
 from lmsbuild.wheel import integrity
+from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 PROJECT = "torch"
 LIBRARY_FOLDER = "torch/lib/"
@@ -30,7 +31,6 @@ LIBRARY_MEMBER = f"{LIBRARY_FOLDER}{LIBRARY}"
 # Of the runtimes that have one.
 SEAM_MEMBER = f"{LIBRARY_FOLDER}{SEAM}"
 SEAM_LOADER = "torch/_lms_seam.py"
-VERSION_MEMBER = "torch/version.py"
 CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 
 # What auditwheel leaves of libraries that it takes into a wheel: libcudart-1a2b3c4d.so.12.
@@ -221,9 +221,3 @@ def _check_origin(base: BaseWheel, tag: Tag, wheel: zipfile.ZipFile) -> None:
             f"{name} was built for CUDA {cuda or 'unknown'}, the official "
             f"wheel of {tag.name} is for {tag.cuda}; give that one"
         )
-
-
-def assigned(text: str, variable: str) -> str | None:
-    """What a module's source assigns to a variable, when it is a plain string."""
-    match = re.search(rf"^{variable}\s*(?::[^=]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE)
-    return match[1] if match else None

@@ -179,3 +179,9 @@ def _hash_problems(
     finally:
         for wheel in opened:
             wheel.close()
+
+
+def is_binary(member: str) -> bool:
+    """Whether a member is a shared library, by its name."""
+    name = member.rsplit("/", 1)[-1]
+    return name.endswith(".so") or ".so." in name

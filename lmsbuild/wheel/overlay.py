@@ -13,14 +13,12 @@ reached by both paths is one file to the loader, and loaded once.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from email.parser import HeaderParser
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-import lmsbuild
 from lmsbuild.errors import OverlayError, TargetExistsError
 from lmsbuild.native import compile
 from lmsbuild.native.toolchain import find_compiler
@@ -28,11 +26,12 @@ from lmsbuild.registry import Registry, Tag
 from lmsbuild.tools import elf
 from lmsbuild.tools.atomic import folder_beside
 from lmsbuild.tools.download import Target
+from lmsbuild.tools.report import Report
 from lmsbuild.wheel import provenance, runtime_library
 from lmsbuild.wheel.base import LIBRARY_FOLDER, CpuOnlyWheelError
-from lmsbuild.wheel.graft import Report, fetch_headers
-from lmsbuild.wheel.patch_python import PythonPatch, lms_version, patch_python
-from lmsbuild.wheel.provenance import Provenance
+from lmsbuild.wheel.patch_python import PythonPatch, patch_python
+from lmsbuild.wheel.plan import LibraryPlan, plan_for, provenance_of
+from lmsbuild.wheel.version import assigned, mark_metadata
 
 # Of the installation's dist-info: who installed it and where its files lie is not true here.
 _NOT_COPIED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
@@ -64,12 +63,11 @@ def find_installation(path: Path) -> Installation:
             f"{torch} is a CPU-only torch (no libtorch_cuda.so); LMS needs one with CUDA"
         )
     text = (torch / "version.py").read_text(encoding="utf-8")
-    values = dict(re.findall(r"^(\w+)\s*(?::[^=]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE))
     try:
-        version = Version(values.get("__version__", ""))
+        version = Version(assigned(text, "__version__") or "")
     except InvalidVersion as error:
         raise OverlayError(f"{torch}/version.py names no version; reinstall torch") from error
-    return Installation(torch=torch.absolute(), version=version, cuda=values.get("cuda", ""))
+    return Installation(torch=torch.absolute(), version=version, cuda=assigned(text, "cuda") or "")
 
 
 def tag_for(installation: Installation, registry: Registry) -> Tag:
@@ -122,14 +120,19 @@ def build_overlay(
 
     patched = patch_python(tag, patches, read)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    headers = fetch_headers(tag, Target(python=python, architecture=machine), cache, report)
-    recipe = runtime_library.Recipe(
-        tag=tag, compiler=compiler, headers=headers, patches=patches, policy=None
+    plan = plan_for(
+        tag,
+        compiler,
+        Target(python=python, architecture=machine),
+        patches=patches,
+        cache=cache,
+        report=report,
+        portable=False,
     )
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as work:
-        built = runtime_library.build(recipe, installation.torch, work / "objects", cache, report)
+        built = runtime_library.build(plan, installation.torch, work / "objects", cache, report)
         overlay = work / "overlay"
         libraries = {LIBRARY_FOLDER + path.name: path.read_bytes() for path in built}
         files = {**patched.files, **libraries}
@@ -137,7 +140,7 @@ def build_overlay(
         for path in libraries:
             (overlay / path).chmod(0o755)
         _link_neighbours(installation, overlay)
-        _write_dist_info(installation, tag, patched, recipe, overlay)
+        _write_dist_info(installation, patched, plan, overlay)
         if folder.exists():
             folder.rmdir()
         overlay.rename(folder)
@@ -172,49 +175,27 @@ def _link_neighbours(installation: Installation, overlay: Path) -> None:
 
 
 def _write_dist_info(
-    installation: Installation,
-    tag: Tag,
-    patched: PythonPatch,
-    recipe: runtime_library.Recipe,
-    overlay: Path,
+    installation: Installation, patched: PythonPatch, plan: LibraryPlan, overlay: Path
 ) -> None:
     """So that importlib.metadata and pip see the version with LMS's mark."""
     old = _dist_info(installation)
     metadata = (
-        (old / "METADATA").read_text(encoding="utf-8")
+        (old / "METADATA").read_bytes()
         if old
-        else f"Metadata-Version: 2.1\nName: torch\nVersion: {installation.version}\n"
+        else f"Metadata-Version: 2.1\nName: torch\nVersion: {installation.version}\n".encode()
     )
-    version = Version(HeaderParser().parsestr(metadata)["Version"])
-    new = overlay / f"torch-{lms_version(version)}.dist-info"
+    marked = mark_metadata(metadata, str(installation.torch))
+    version = HeaderParser().parsestr(marked.decode("utf-8"))["Version"]
+    new = overlay / f"torch-{version}.dist-info"
     new.mkdir()
     if old:
         for entry in sorted(old.iterdir()):
             if entry.is_file() and entry.name not in _NOT_COPIED:
                 (new / entry.name).write_bytes(entry.read_bytes())
-    header, separator, rest = metadata.partition("\n\n")
-    header = re.sub(r"^Version:.*$", f"Version: {lms_version(version)}", header, flags=re.MULTILINE)
-    (new / "METADATA").write_text(header + separator + rest, encoding="utf-8")
+    (new / "METADATA").write_bytes(marked)
     (new / "INSTALLER").write_text("lmsbuild\n", encoding="utf-8")
-    origin = Provenance(
-        tag=tag.name,
-        base=str(installation.torch),
-        base_sha256="",
-        base_index_sha256=None,
-        base_binaries={},
-        runtime_sha256=patched.runtime_sha256,
-        hooks_sha256=patched.hooks_sha256,
-        hooks=patched.hooks,
-        skipped=patched.skipped,
-        compiler=recipe.compiler.version,
-        flags=tuple(compile.flags(tag)),
-        header_packages={name: found.sha256 for name, found in recipe.headers.items()},
-        manylinux="",
-        pythons=(),
-        lmsbuild=lmsbuild.__version__,
-        commit=provenance.toolkit_commit(),
-    )
-    (new / provenance.FILE_NAME).write_bytes(provenance.dump(origin))
+    made = provenance_of(plan, patched, base=str(installation.torch))
+    (new / provenance.FILE_NAME).write_bytes(provenance.dump(made))
 
 
 def _dist_info(installation: Installation) -> Path | None:

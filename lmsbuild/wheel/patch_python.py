@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-
-from packaging.version import Version
 
 from lmsbuild.errors import ForeignWheelError, HookError
 from lmsbuild.patchset.apply_hunks import HunkError, apply_file_patch
@@ -17,9 +14,7 @@ from lmsbuild.patchset.runtime import runtime_files
 from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import Tag
 from lmsbuild.tools.cache import sha256_of_files
-from lmsbuild.wheel.base import VERSION_MEMBER
-
-LOCAL_VERSION = "lms1"  # goes up when the same torch gets another LMS
+from lmsbuild.wheel.version import VERSION_MEMBER, mark_version
 
 Read = Callable[[str], "bytes | None"]
 
@@ -93,26 +88,6 @@ def patch_python(tag: Tag, patches: Path, read: Read) -> PythonPatch:
         ),
         runtime_sha256=sha256_of_files(runtime),
     )
-
-
-def lms_version(version: Version) -> str:
-    """The version with LMS's mark: 9.1.0 gives 9.1.0+lms1, 9.1.0+cu130 9.1.0+cu130.lms1."""
-    separator = "." if version.local else "+"
-    return f"{version}{separator}{LOCAL_VERSION}"
-
-
-_VERSION_LINE = re.compile(rb"^(__version__\s*=\s*)(['\"])([^'\"]+)\2", re.MULTILINE)
-
-
-def mark_version(content: bytes) -> bytes:
-    """torch/version.py with LMS's mark in ``__version__``. Raises ForeignWheelError."""
-    found = _VERSION_LINE.findall(content)
-    if len(found) != 1:
-        raise ForeignWheelError(
-            f"{VERSION_MEMBER} does not assign __version__ once; give the official wheel"
-        )
-    marked = lms_version(Version(found[0][2].decode())).encode()
-    return _VERSION_LINE.sub(rb"\g<1>\g<2>" + marked + rb"\g<2>", content)
 
 
 def _is_carried(patch: FilePatch, current: Read) -> bool:

@@ -5,45 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild.native import compile, link_stubs, manylinux
 from lmsbuild.native.compile import LIBRARY
-from lmsbuild.native.manylinux import ManylinuxPolicy
-from lmsbuild.native.toolchain import Compiler
 from lmsbuild.patchset.runtime import lay_out, runtime_files
 from lmsbuild.registry import Tag
 from lmsbuild.tools import atomic, zipcopy
 from lmsbuild.tools.cache import scratch, sha256_of_files
-from lmsbuild.tools.fetch import Fetched
+from lmsbuild.tools.report import Report
 from lmsbuild.wheel import integrity, record
 from lmsbuild.wheel.base import BaseWheel
-
-Report = Callable[[str, int, "int | None"], None]
+from lmsbuild.wheel.plan import LibraryPlan
 
 _HEADERS = "torch/include/"
 _NOTE = "sha256"  # of each library, beside them
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What decides the library's bytes, beside the torch that it is compiled against.
-
-    Attributes:
-        headers: unpacked CUDA header packages by requirement.
-        policy: the systems that it shall run on; None for just this one.
-    """
-
-    tag: Tag
-    compiler: Compiler
-    headers: dict[str, Fetched]
-    patches: Path
-    policy: ManylinuxPolicy | None
-
-
 def library_for(
-    recipe: Recipe, base: BaseWheel, identity: str, cache: Path, report: Report
+    plan: LibraryPlan, base: BaseWheel, identity: str, cache: Path, report: Report
 ) -> dict[str, bytes]:
     """libtorch_lms.so for a wheel, and what comes with it, from the cache when built before.
 
@@ -52,21 +32,21 @@ def library_for(
     build_library.
     """
     return kept_or_built(
-        recipe, lambda folder: unpack_torch(base, folder, report), identity, cache, report
+        plan, lambda folder: unpack_torch(base, folder, report), identity, cache, report
     )
 
 
 def kept_or_built(
-    recipe: Recipe, unpack: Callable[[Path], Path], identity: str, cache: Path, report: Report
+    plan: LibraryPlan, unpack: Callable[[Path], Path], identity: str, cache: Path, report: Report
 ) -> dict[str, bytes]:
     """As library_for, for any base: ``unpack`` puts it into a folder and returns its torch."""
-    folder = cache / "libraries" / _key(recipe, identity)
+    folder = cache / "libraries" / _key(plan, identity)
     kept = _kept(folder)
     if kept is not None:
         return kept
     with scratch(cache) as name:
         torch = unpack(Path(name))
-        built = build(recipe, torch, Path(name) / "objects", cache, report)
+        built = build(plan, torch, Path(name) / "objects", cache, report)
         libraries = {path.name: path.read_bytes() for path in built}
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in libraries.items():
@@ -77,27 +57,25 @@ def kept_or_built(
 
 
 def build(
-    recipe: Recipe, torch: Path, folder: Path, cache: Path, report: Report
+    plan: LibraryPlan, torch: Path, folder: Path, cache: Path, report: Report
 ) -> tuple[Path, ...]:
     """Compile in ``folder`` against an unpacked or installed torch package."""
     inputs = compile.Inputs(
         torch=torch,
-        runtime=lay_out(recipe.patches, recipe.tag.variant, folder / "runtime"),
-        cuda=tuple(found.path for found in recipe.headers.values()),
+        runtime=lay_out(plan.patches, plan.tag.variant, folder / "runtime"),
+        cuda=tuple(found.path for found in plan.headers.values()),
     )
-    log = cache / "logs" / f"compile-{recipe.tag.name}.log"
+    log = cache / "logs" / f"compile-{plan.tag.name}.log"
     library = compile.build_library(
-        recipe.tag,
-        recipe.compiler,
+        plan.tag,
+        plan.compiler,
         inputs,
         folder,
-        policy=recipe.policy,
+        policy=plan.policy,
         log=log,
         progress=lambda done, total: report("compile", done, total),
     )
-    seam = compile.build_seam(
-        recipe.tag, recipe.compiler, inputs, folder, policy=recipe.policy, log=log
-    )
+    seam = compile.build_seam(plan.tag, plan.compiler, inputs, folder, policy=plan.policy, log=log)
     return (library, seam) if seam else (library,)
 
 
@@ -143,7 +121,7 @@ def _digests(libraries: dict[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(data).hexdigest() for name, data in libraries.items()}
 
 
-def _key(recipe: Recipe, identity: str) -> str:
+def _key(plan: LibraryPlan, identity: str) -> str:
     shim = link_stubs.shim_dir()
     # The modules that decide how to build count as inputs too.
     modules = {
@@ -152,11 +130,11 @@ def _key(recipe: Recipe, identity: str) -> str:
     }
     facts = {
         "base": identity,
-        "flags": compile.flags(recipe.tag),
-        "policy": recipe.policy and recipe.policy.name,
-        "compiler": [recipe.compiler.command, recipe.compiler.version, recipe.compiler.machine],
-        "headers": {name: found.sha256 for name, found in recipe.headers.items()},
-        "runtime": sha256_of_files(runtime_files(recipe.patches, recipe.tag.variant)),
+        "flags": compile.flags(plan.tag),
+        "policy": plan.policy and plan.policy.name,
+        "compiler": [plan.compiler.command, plan.compiler.version, plan.compiler.machine],
+        "headers": {name: found.sha256 for name, found in plan.headers.items()},
+        "runtime": sha256_of_files(runtime_files(plan.patches, plan.tag.variant)),
         "shim": sha256_of_files(
             {str(path.relative_to(shim)): path for path in shim.rglob("*") if path.is_file()}
         ),

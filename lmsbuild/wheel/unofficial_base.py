@@ -11,19 +11,20 @@ import dataclasses
 import io
 from collections.abc import Callable, Iterable
 
-from lmsbuild import facts
 from lmsbuild.errors import IncompleteBaseError, RenamedLibrariesError
 from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Tag
 from lmsbuild.tools import elf
-from lmsbuild.wheel.base import VERSION_MEMBER, CpuOnlyWheelError, assigned
+from lmsbuild.wheel.base import CpuOnlyWheelError
+from lmsbuild.wheel.header_packages import Newest, packages_for
+from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 Read = Callable[[str], "bytes | None"]
 
 _CXX11_STRINGS = (3, 4, 21)  # the GLIBCXX that brought std::__cxx11::basic_string
 
 
-def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
+def adapted(tag: Tag, name: str, read: Read, newest: Newest) -> Tag:
     """The tag's entry with this base's CUDA, header packages, C++ ABI and oldest system.
 
     ``name`` is the base's, for messages; ``read`` gives the content of a file of torch, None when
@@ -55,7 +56,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: facts.Newest) -> Tag:
         tag,
         # Of two places: "12.4.1" is a release of CUDA, "12.4" what packages are called by.
         cuda=(version := ".".join(cuda.split(".")[:2])),
-        header_packages=facts.header_packages(tag, version, newest),
+        header_packages=packages_for(tag, version, newest),
         cxx11_abi=abi,
         abi_version=tag.abi_version if abi == tag.cxx11_abi else None,
         manylinux=_newest(

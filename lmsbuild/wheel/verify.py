@@ -21,9 +21,9 @@ from lmsbuild.tools.cache import sha256_of
 from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity, provenance, record
 from lmsbuild.wheel.base import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
-from lmsbuild.wheel.graft import is_binary
-from lmsbuild.wheel.patch_python import LOCAL_VERSION
+from lmsbuild.wheel.integrity import is_binary
 from lmsbuild.wheel.provenance import Provenance
+from lmsbuild.wheel.version import LOCAL_VERSION, VERSION_MEMBER
 
 API_MODULE = "torch/cuda/lms.py"
 API_PACKAGE = "torch/cuda/__init__.py"
@@ -144,11 +144,10 @@ def _names(subject: _Subject) -> Check:
     metadata = integrity.read_text(subject.wheel, f"{subject.dist_info}/METADATA")
     if f"\nVersion: {version}\n" not in metadata.replace("\r\n", "\n").split("\n\n")[0] + "\n":
         problems.append(f"METADATA does not say version {version}")
-    if basewheel.VERSION_MEMBER not in subject.wheel.NameToInfo:
-        problems.append(f"{basewheel.VERSION_MEMBER} is missing")
+    if VERSION_MEMBER not in subject.wheel.NameToInfo:
+        problems.append(f"{VERSION_MEMBER} is missing")
     elif (
-        f"{LOCAL_VERSION}'"
-        not in (text := integrity.read_text(subject.wheel, basewheel.VERSION_MEMBER))
+        f"{LOCAL_VERSION}'" not in (text := integrity.read_text(subject.wheel, VERSION_MEMBER))
         and f'{LOCAL_VERSION}"' not in text
     ):
         problems.append(f"torch.__version__ has no {LOCAL_VERSION}")

@@ -34,7 +34,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.tools import elf
 from lmsbuild.wheel.base import AlreadyGraftedError, CpuOnlyWheelError
-from lmsbuild.wheel.graft import Request
+from lmsbuild.wheel.request import GraftRequest
 
 LIBRARY = f"{SITE}/torch/lib/libtorch_lms.so"
 
@@ -42,7 +42,7 @@ LIBRARY = f"{SITE}/torch/lib/libtorch_lms.so"
 def build(
     fake: FakeTorch, base: Path, out: Path, cache: Path, *others: Path, python: str | None = None
 ) -> Path:
-    request = Request(
+    request = GraftRequest(
         tag=fake.tag,
         architecture=MACHINE,
         python=python,
@@ -177,7 +177,7 @@ def test_what_will_not_do(
 def test_a_release_that_is_built_from_source_only(fake: FakeTorch, tmp_path: Path) -> None:
     base = write_package(tmp_path / f"{STEM}.conda", files_of(fake))
     old = dataclasses.replace(fake.tag, strategies=("source",))
-    request = Request(
+    request = GraftRequest(
         tag=old,
         architecture=MACHINE,
         python=None,

@@ -47,9 +47,10 @@ from lmsbuild.errors import (
     WrongPythonError,
 )
 from lmsbuild.tools import elf, zipcopy
-from lmsbuild.wheel import graft, provenance
+from lmsbuild.wheel import provenance
 from lmsbuild.wheel.base import AlreadyGraftedError
-from lmsbuild.wheel.graft import Request, Result, build_wheel
+from lmsbuild.wheel.graft import build_wheel
+from lmsbuild.wheel.request import GraftRequest, GraftResult
 from lmsbuild.wheel.verify import verify
 
 GRAFTED = f"torch-{VERSION}+lms1-{CP}-{CP}-manylinux_2_28_{MACHINE}.whl"
@@ -60,8 +61,8 @@ def ignore(_stage: str, _done: int, _total: int | None) -> None:
     pass
 
 
-def request_for(fake: FakeTorch, out: Path, cache: Path, base: Path | None = None) -> Request:
-    return Request(
+def request_for(fake: FakeTorch, out: Path, cache: Path, base: Path | None = None) -> GraftRequest:
+    return GraftRequest(
         tag=fake.tag,
         architecture=MACHINE,
         python=None if base else PYTHON,
@@ -73,11 +74,11 @@ def request_for(fake: FakeTorch, out: Path, cache: Path, base: Path | None = Non
 
 
 @pytest.fixture
-def grafted(fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path) -> Result:
+def grafted(fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path) -> GraftResult:
     return build_wheel(request_for(fake, tmp_path / "dist", shared_cache, fake.base), ignore)
 
 
-def test_the_new_wheel_replaces_adds_and_keeps(fake: FakeTorch, grafted: Result) -> None:
+def test_the_new_wheel_replaces_adds_and_keeps(fake: FakeTorch, grafted: GraftResult) -> None:
     assert grafted.path.name == GRAFTED
     old, new = members_of(fake.base), members_of(grafted.path)
     added = {"torch/cuda/lms.py", "torch/lib/libtorch_lms.so", f"{NEW_INFO}/lms.json"}
@@ -98,14 +99,14 @@ def test_the_new_wheel_replaces_adds_and_keeps(fake: FakeTorch, grafted: Result)
     assert new["torch/cuda/lms.py"] == (fake.patches / "runtime/torch/cuda/lms.py").read_bytes()
 
 
-def test_only_the_header_of_metadata_changes(grafted: Result) -> None:
+def test_only_the_header_of_metadata_changes(grafted: GraftResult) -> None:
     metadata = members_of(grafted.path)[f"{NEW_INFO}/METADATA"].decode()
     header, _, description = metadata.partition("\n\n")
     assert f"\nVersion: {VERSION}+lms1\n" in header + "\n"
     assert description == f"Version: {VERSION}\n"
 
 
-def test_record_is_complete_true_and_last(grafted: Result) -> None:
+def test_record_is_complete_true_and_last(grafted: GraftResult) -> None:
     members = members_of(grafted.path)
     with zipfile.ZipFile(grafted.path) as wheel:
         assert wheel.namelist()[-1] == f"{NEW_INFO}/RECORD"
@@ -129,7 +130,9 @@ def provenance_digest(raw: bytes) -> str:
     return "sha256=" + urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def test_upstreams_members_are_copied_still_compressed(fake: FakeTorch, grafted: Result) -> None:
+def test_upstreams_members_are_copied_still_compressed(
+    fake: FakeTorch, grafted: GraftResult
+) -> None:
     name = "torch/lib/libtorch_cpu.so"
     with zipfile.ZipFile(fake.base) as old, zipfile.ZipFile(grafted.path) as new:
         assert new.getinfo(name).compress_size == old.getinfo(name).compress_size
@@ -141,7 +144,7 @@ def test_upstreams_members_are_copied_still_compressed(fake: FakeTorch, grafted:
 
 
 def test_the_same_inputs_give_the_same_bytes(
-    fake: FakeTorch, grafted: Result, tmp_path: Path
+    fake: FakeTorch, grafted: GraftResult, tmp_path: Path
 ) -> None:
     # Everything anew, the library too: other folders, an empty cache.
     base = Path(shutil.copy(fake.base, tmp_path))
@@ -150,13 +153,13 @@ def test_the_same_inputs_give_the_same_bytes(
 
 
 def test_a_fetched_base_gives_the_same_members(
-    fake: FakeTorch, grafted: Result, shared_cache: Path, tmp_path: Path
+    fake: FakeTorch, grafted: GraftResult, shared_cache: Path, tmp_path: Path
 ) -> None:
     fetched = build_wheel(request_for(fake, tmp_path / "second", shared_cache), ignore)
     assert members_of(fetched.path) == members_of(grafted.path)
 
 
-def test_the_provenance_says_where_it_came_from(fake: FakeTorch, grafted: Result) -> None:
+def test_the_provenance_says_where_it_came_from(fake: FakeTorch, grafted: GraftResult) -> None:
     data = members_of(grafted.path)[f"{NEW_INFO}/lms.json"]
     origin = provenance.load(data)
     assert origin == grafted.provenance
@@ -171,7 +174,7 @@ def test_the_provenance_says_where_it_came_from(fake: FakeTorch, grafted: Result
 
 
 def test_every_input_counts_in_the_provenance(
-    fake: FakeTorch, offline: None, grafted: Result, shared_cache: Path, tmp_path: Path
+    fake: FakeTorch, offline: None, grafted: GraftResult, shared_cache: Path, tmp_path: Path
 ) -> None:
     patches = write_patches(tmp_path / "patches")
     runtime = patches / "runtime/torch/cuda/lms.py"
@@ -208,7 +211,7 @@ def test_the_library_is_compiled_once(
     assert not list(cache.glob("scratch-*"))
 
 
-def test_pip_installs_it(grafted: Result, tmp_path: Path) -> None:
+def test_pip_installs_it(grafted: GraftResult, tmp_path: Path) -> None:
     target = tmp_path / "site"
     subprocess.run(
         [
@@ -263,7 +266,7 @@ def files_in(folder: Path) -> list[str]:
 
 
 def test_a_grafted_wheel_is_no_base(
-    fake: FakeTorch, grafted: Result, shared_cache: Path, tmp_path: Path
+    fake: FakeTorch, grafted: GraftResult, shared_cache: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(AlreadyGraftedError):
         build_wheel(request_for(fake, tmp_path / "out", shared_cache, grafted.path), ignore)
@@ -316,7 +319,7 @@ def test_no_space_is_seen_before_writing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(graft.shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
     with pytest.raises(NoSpaceError, match="MB free"):
         build_wheel(request_for(fake, tmp_path / "out", shared_cache, fake.base), ignore)
     assert files_in(tmp_path / "out") == []
@@ -345,7 +348,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(
 
 
 def test_an_older_wheel_survives_a_failure(
-    fake: FakeTorch, grafted: Result, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTorch, grafted: GraftResult, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = grafted.path.read_bytes()
 

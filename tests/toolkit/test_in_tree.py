@@ -17,7 +17,6 @@ from test_debian_source import debian_source
 
 from lmsbuild import resources
 from lmsbuild.errors import NetworkError
-from lmsbuild.native.manylinux import load_policy
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset.cmake_hook import is_cmake_hook, is_unproven
 from lmsbuild.patchset.runtime import lay_out
@@ -29,7 +28,7 @@ from lmsbuild.tools.download import NotOnIndexError, Target
 from lmsbuild.tools.fetch import fetch_wheel
 from lmsbuild.wheel import runtime_library
 from lmsbuild.wheel.base import BaseWheel, identify
-from lmsbuild.wheel.graft import fetch_headers
+from lmsbuild.wheel.plan import LibraryPlan, plan_for
 
 in_tree = load("in_tree")
 
@@ -70,30 +69,28 @@ def base(tag: Tag) -> BaseWheel:
 
 
 @pytest.fixture(scope="module")
-def recipe(tag: Tag, base: BaseWheel) -> runtime_library.Recipe:
+def plan(tag: Tag, base: BaseWheel) -> LibraryPlan:
     target = Target(python=base.python, architecture=X86)
-    return runtime_library.Recipe(
-        tag=tag,
-        compiler=find_compiler(X86),
-        headers=fetch_headers(tag, target, default_cache(), lambda *_: None),
+    return plan_for(
+        tag,
+        find_compiler(X86),
+        target,
         patches=resources.patches_dir(),
-        policy=load_policy(tag.manylinux, X86),
+        cache=default_cache(),
+        report=lambda *_: None,
     )
 
 
 @pytest.fixture(scope="module")
 def against(
-    tag: Tag,
-    base: BaseWheel,
-    recipe: runtime_library.Recipe,
-    tmp_path_factory: pytest.TempPathFactory,
+    tag: Tag, base: BaseWheel, plan: LibraryPlan, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[object]:
     """The official wheel's headers and libraries."""
     folder = tmp_path_factory.mktemp("torch")
     torch = runtime_library.unpack_torch(base, folder, lambda *_: None)
     yield in_tree.Against(
         torch=torch,
-        cuda=tuple(found.path for found in recipe.headers.values()),
+        cuda=tuple(found.path for found in plan.headers.values()),
         flags=in_tree.abi_flags(tag.cxx11_abi, tag.abi_version),
         standard=tag.cxx_standard,
     )
@@ -128,15 +125,13 @@ def source(tag: Tag, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_release_builds_the_library_that_a_graft_has(
-    source: Path, against: object, recipe: runtime_library.Recipe, base: BaseWheel, tmp_path: Path
+    source: Path, against: object, plan: LibraryPlan, base: BaseWheel, tmp_path: Path
 ) -> None:
     build = in_tree.InTree(source, tmp_path)
     assert "(USE_LMS): ON" in build.configure(against)
     installed = build.install().parent
     identity = sha256_of(base.path)
-    libraries = runtime_library.library_for(
-        recipe, base, identity, default_cache(), lambda *_: None
-    )
+    libraries = runtime_library.library_for(plan, base, identity, default_cache(), lambda *_: None)
     assert sorted(path.name for path in installed.glob("libtorch_lms*")) == sorted(libraries)
     for name, data in libraries.items():
         built = elf.read(installed / name)

@@ -34,8 +34,10 @@ from lmsbuild.tools import elf
 from lmsbuild.tools.download import Target
 from lmsbuild.wheel import provenance, record, runtime_library, unofficial_base
 from lmsbuild.wheel.base import CpuOnlyWheelError
-from lmsbuild.wheel.graft import Request, build_wheel, packages_target
-from lmsbuild.wheel.graft import check_request as check
+from lmsbuild.wheel.graft import build_wheel
+from lmsbuild.wheel.header_packages import packages_target
+from lmsbuild.wheel.request import GraftRequest
+from lmsbuild.wheel.request import check_request as check
 from lmsbuild.wheel.verify import verify
 
 OTHER = next(name for name in architectures() if name != MACHINE)
@@ -52,7 +54,7 @@ def none_newer(requirement: str) -> Path:
 
 
 def build(tag: Tag, fake: FakeTorch, base: Path | None, out: Path, cache: Path) -> Path:
-    request = Request(
+    request = GraftRequest(
         tag=tag,
         architecture=MACHINE,
         python=PYTHON,

@@ -27,7 +27,7 @@ from lmsbuild.registry import Tag, load_registry  # noqa: E402
 from lmsbuild.tools import git  # noqa: E402
 from lmsbuild.tools.cache import default_cache  # noqa: E402
 from lmsbuild.tools.download import Target  # noqa: E402
-from lmsbuild.wheel.graft import fetch_headers  # noqa: E402
+from lmsbuild.wheel.header_packages import fetch_headers  # noqa: E402
 
 
 def _from_environment(name: str, what: str) -> str:
