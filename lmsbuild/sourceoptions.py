@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from lmsbuild import console
+from lmsbuild.container.build import BuildRequest, build, plan_build
 from lmsbuild.registry import load_registry
-from lmsbuild.sourcebuild import Request, build, plan_build
 
 _OPTIONS = (
     click.option(
@@ -77,7 +77,7 @@ def build_from_source(
     if base is not None:
         raise click.UsageError("--base is for --strategy graft")
     registry = load_registry()
-    request = Request(
+    request = BuildRequest(
         tag=registry.get(tag) if tag else registry.default,
         architecture=architecture,
         python=python,

@@ -96,15 +96,15 @@ def engine() -> str:
 
 
 def main(checkout: Path, patches: Path, out: Path, work: Path) -> None:
-    from lmsbuild import sourcebuild
+    from lmsbuild.container import build as container_build
     from lmsbuild.registry import load_registry
 
-    data = sourcebuild.load_data()
+    data = container_build.load_data()
     data["build_packages"] = ["setuptools", "wheel"]  # which the image has
-    sourcebuild.load_data = lambda: data
+    container_build.load_data = lambda: data
     make_image(work)
     (tag,) = load_registry(patches)
-    request = sourcebuild.Request(
+    request = container_build.BuildRequest(
         tag=tag,
         architecture=os.uname().machine,
         python=PYTHON,
@@ -116,7 +116,7 @@ def main(checkout: Path, patches: Path, out: Path, work: Path) -> None:
         engine=engine(),
         patches=patches,
     )
-    print(sourcebuild.build(sourcebuild.plan_build(request)))
+    print(container_build.build(container_build.plan_build(request)))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from lmsbuild import console
 from lmsbuild._compat import tomllib
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.state import default_directory
-from lmsbuild.cibuildwheel import Builder, config_text, find_builder
-from lmsbuild.engine import find_engine, is_emulated
+from lmsbuild.container.cibuildwheel import Builder, config_text, find_builder
+from lmsbuild.container.engine import find_engine, is_emulated
 from lmsbuild.errors import (
     BuildConfigError,
     NoEngineError,
@@ -41,7 +41,7 @@ _PASSED = ("MAX_JOBS", "TORCH_CUDA_ARCH_LIST")  # variables of PyTorch's build t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BuildRequest:
     """What to build.
 
     Attributes:
@@ -70,7 +70,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BuildPlan:
     """What a build would do.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plan:
         estimate: how long it takes, as far as that is known.
     """
 
-    request: Request
+    request: BuildRequest
     builder: Builder
     python: str
     identifier: str
@@ -117,7 +117,7 @@ class Plan:
         return [title, *table, "  CONFIG", *config]
 
 
-def plan_build(request: Request) -> Plan:
+def plan_build(request: BuildRequest) -> BuildPlan:
     """What would be done; nothing is done yet, and nothing fetched.
 
     Raises:
@@ -146,7 +146,7 @@ def plan_build(request: Request) -> Plan:
     config = config_text(_settings(request, engine, data), environment)
     builder.check_config(config)
     builder.require(identifier, config, _advice(python, data))
-    return Plan(
+    return BuildPlan(
         request=request,
         builder=builder,
         python=python,
@@ -161,7 +161,7 @@ def plan_build(request: Request) -> Plan:
     )
 
 
-def build(plan: Plan) -> Path:
+def build(plan: BuildPlan) -> Path:
     """Patch the sources, build the wheel, and put it into the request's folder.
 
     Raises:
@@ -214,7 +214,7 @@ def load_data() -> dict[str, Any]:
     return data
 
 
-def _require_cuda(request: Request, data: Mapping[str, Any]) -> None:
+def _require_cuda(request: BuildRequest, data: Mapping[str, Any]) -> None:
     tag, architecture = request.tag, request.architecture
     if architecture not in data["repository"]:
         known = ", ".join(data["repository"])
@@ -252,7 +252,7 @@ def _advice(python: str, data: Mapping[str, Any]) -> str:
     return f"none does for CPython {python}; choose a newer one with --python"
 
 
-def _checkout(request: Request) -> Path:
+def _checkout(request: BuildRequest) -> Path:
     if request.into is not None:
         return request.into
     if request.source is not None and (Path(request.source) / ".git").exists():
@@ -261,7 +261,7 @@ def _checkout(request: Request) -> Path:
 
 
 def _settings(
-    request: Request, engine: str | None, data: Mapping[str, Any]
+    request: BuildRequest, engine: str | None, data: Mapping[str, Any]
 ) -> dict[str, str | list[str]]:
     tag, architecture = request.tag, request.architecture
     exclude = " ".join(f"--exclude '{pattern}'" for pattern in _FOREIGN)

@@ -17,9 +17,11 @@ from fake_upstream import Upstream, commit, git
 from fake_upstream import upstream as upstream
 from packaging.version import Version
 
-from lmsbuild import cibuildwheel, engine, sourcebuild
-from lmsbuild.cibuildwheel import find_builder
 from lmsbuild.cli import main
+from lmsbuild.container import build as container_build
+from lmsbuild.container import cibuildwheel, engine
+from lmsbuild.container.build import BuildPlan, BuildRequest, build, load_data, plan_build
+from lmsbuild.container.cibuildwheel import find_builder
 from lmsbuild.errors import (
     BuildConfigError,
     BuilderError,
@@ -30,7 +32,6 @@ from lmsbuild.errors import (
     WrongPythonError,
 )
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.sourcebuild import Plan, Request, build, load_data, plan_build
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("cibuildwheel") is None,
@@ -74,7 +75,7 @@ def registry_tag(name: str) -> Tag:
     return load_registry().get(name)
 
 
-def plan(tag: Tag, **changes: object) -> Plan:
+def plan(tag: Tag, **changes: object) -> BuildPlan:
     values: dict[str, object] = {
         "tag": tag,
         "architecture": MACHINE,
@@ -86,7 +87,7 @@ def plan(tag: Tag, **changes: object) -> Plan:
         "engine": "podman",
         **changes,
     }
-    return plan_build(Request(**values))  # type: ignore[arg-type]
+    return plan_build(BuildRequest(**values))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64", "ppc64le"])
@@ -176,12 +177,12 @@ def test_variables_of_the_user_do_not_change_what_was_checked(
 def test_the_configuration_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BuildConfigError, match=r"container-engine.*'lxc'"):
         plan(registry_tag("2.6.0"), engine="lxc")
-    true = sourcebuild._settings
+    true = container_build._settings
 
     def mistaken(*arguments: object) -> dict[str, object]:
         return {**true(*arguments), "before-al": "x"}  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sourcebuild, "_settings", mistaken)
+    monkeypatch.setattr(container_build, "_settings", mistaken)
     with pytest.raises(BuildConfigError, match="'before-al' was unexpected"):
         plan(registry_tag("2.6.0"))
 
@@ -193,10 +194,10 @@ def test_without_cibuildwheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_that_is_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = sourcebuild.data_file
+    true = container_build.data_file
     (tmp_path / "source.toml").write_text('image = "x"\n')
     monkeypatch.setattr(
-        sourcebuild,
+        container_build,
         "data_file",
         lambda name: tmp_path / name if name == "source.toml" else true(name),
     )
@@ -206,7 +207,7 @@ def test_data_that_is_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("emulated", [True, False])
 def test_estimates(monkeypatch: pytest.MonkeyPatch, emulated: bool) -> None:
-    monkeypatch.setattr(sourcebuild, "is_emulated", lambda architecture: emulated)
+    monkeypatch.setattr(container_build, "is_emulated", lambda architecture: emulated)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     (known,) = load_data()["estimate"]
     told = plan(registry_tag("2.6.0"), architecture="ppc64le").estimate

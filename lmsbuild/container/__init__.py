@@ -1,0 +1,1 @@
+"""PyTorch built from source in a container, by cibuildwheel."""
