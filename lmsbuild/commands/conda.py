@@ -76,7 +76,7 @@ def command(
     with StageDisplay() as display, scratch(cache) as folder:
         if wheel is None:
             wheel = _build(tag, architecture, python, base, Path(folder), display)
-        request = package.Request(
+        request = package.PackageRequest(
             wheel=wheel,
             out=out,
             packager=Packager(packager),

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from lmsbuild import condabase, console
-from lmsbuild.condagraft import build_package
+from lmsbuild import console
+from lmsbuild.conda import base as condabase
+from lmsbuild.conda.graft import build_package
 from lmsbuild.display import StageDisplay
 from lmsbuild.options import architecture_option, python_option
 from lmsbuild.patchset.cmake_hook import is_cmake_file

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.conda import archive, extra
+from lmsbuild.conda import extra, package_file
+from lmsbuild.conda.package_file import ENDING
 from lmsbuild.conda.platforms import NOARCH, SUBDIRS
 from lmsbuild.errors import (
     ChangedPackageError,
@@ -192,24 +193,24 @@ class Channel:
 
     def _files(self, subdirs: Iterable[str] = ALL_SUBDIRS) -> Iterator[Path]:
         for subdir in subdirs:
-            yield from sorted((self.folder / subdir).glob(f"[!.]*{archive.ENDING}"))
+            yield from sorted((self.folder / subdir).glob(f"[!.]*{ENDING}"))
 
     def _place(self, package: Path) -> Path:
         """Where a package belongs. Raises ChannelError."""
         if not package.is_file():
             raise ChannelError(f"{package}: no such file")
-        if not package.name.endswith(archive.ENDING):
+        if not package.name.endswith(ENDING):
             raise ChannelError(
-                f"{package.name} is no {archive.ENDING} file; "
+                f"{package.name} is no {ENDING} file; "
                 "convert it with `cph transmute`, or build it with `lmsbuild conda`"
             )
-        index = archive.read_index(package)
+        index = package_file.read_index(package)
         subdir = index.get("subdir")
         if subdir not in ALL_SUBDIRS:
             raise ChannelError(
                 f"{package.name} is for {subdir}; this channel has {', '.join(ALL_SUBDIRS)}"
             )
-        name = f"{index.get('name')}-{index.get('version')}-{index.get('build')}{archive.ENDING}"
+        name = f"{index.get('name')}-{index.get('version')}-{index.get('build')}{ENDING}"
         if package.name != name:
             raise ChannelError(f"{package.name} says inside that it is {name}; give it that name")
         return self.folder / str(subdir) / name
@@ -256,7 +257,7 @@ class Channel:
 
     def _adopt(self, made: Path, subdir: Path) -> None:
         subdir.mkdir(exist_ok=True)
-        fresh = {path.name for path in made.iterdir() if not path.name.endswith(archive.ENDING)}
+        fresh = {path.name for path in made.iterdir() if not path.name.endswith(ENDING)}
         if INDEX not in fresh:
             raise PackagerError(f"py-rattler made no index of {subdir.name}; report it")
         # The plain index last: it is what `problems` compares.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.conda import archive, extra, recipe
+from lmsbuild.conda import extra, package_file, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import stage
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
@@ -38,7 +38,7 @@ class Packager(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PackageRequest:
     """What to package.
 
     Attributes:
@@ -59,7 +59,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class PackageResult:
     """A finished package."""
 
     path: Path
@@ -67,7 +67,7 @@ class Result:
     packager: Packager
 
 
-def build_package(request: Request, report: Report) -> Result:
+def build_package(request: PackageRequest, report: Report) -> PackageResult:
     """Make the conda package of a wheel in its out folder; on failure nothing is left there.
 
     Raises a subclass of LmsbuildError for each way to fail; OSError for the file system's.
@@ -86,10 +86,10 @@ def build_package(request: Request, report: Report) -> Result:
             path = out / made.name
             with draft(path) as unfinished:
                 shutil.copyfile(made, unfinished)
-    return Result(path=path, metadata=metadata, packager=packager)
+    return PackageResult(path=path, metadata=metadata, packager=packager)
 
 
-def write_recipe(request: Request, folder: Path, report: Report) -> Metadata:
+def write_recipe(request: PackageRequest, folder: Path, report: Report) -> Metadata:
     """Write recipes and files into a new folder, for a packager that is run by hand.
 
     Raises TargetExistsError, and as build_package.
@@ -108,7 +108,7 @@ def write_recipe(request: Request, folder: Path, report: Report) -> Metadata:
         raise
 
 
-def prepare(request: Request, folder: Path, report: Report) -> Metadata:
+def prepare(request: PackageRequest, folder: Path, report: Report) -> Metadata:
     """Check the wheel, and write its files and recipes into an empty folder."""
     wheel = basewheel.identify(request.wheel)
     total = _checked(wheel, report)
@@ -196,7 +196,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     def track(index: dict[str, Any]) -> None:
         index["track_features"] = features
 
-    archive.edit_index(made.path, track)
+    package_file.edit_index(made.path, track)
     return Path(made.path)
 
 
@@ -210,12 +210,12 @@ def _with_conda_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     # Its sets of files are written in the order of their hashes.
     environment = {**os.environ, "CONDA_SUBDIR": metadata.subdir, "PYTHONHASHSEED": "0"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    found = sorted((out / metadata.subdir).glob(f"{metadata.stem}{archive.ENDING}"))
+    found = sorted((out / metadata.subdir).glob(f"{metadata.stem}{package_file.ENDING}"))
     if result.returncode or not found:
         lines = [line for line in (result.stderr or result.stdout).splitlines() if line.strip()]
         raise PackagerError(
             f"conda-build failed: {(lines or ['it made no package'])[-1].strip()[:200]}",
             detail=result.stdout + result.stderr,
         )
-    archive.normalize(found[0], metadata.timestamp, LEVEL)
+    package_file.normalize(found[0], metadata.timestamp, LEVEL)
     return found[0]

@@ -15,7 +15,7 @@ import rattler
 import rattler_build
 from fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
 
-from lmsbuild.conda.package import Packager, Request, Result, build_package
+from lmsbuild.conda.package import Packager, PackageRequest, PackageResult, build_package
 from lmsbuild.resources import recipes_dir
 
 LMS_INFO = f"torch-{VERSION}+lms1.dist-info"
@@ -85,9 +85,9 @@ def for_machine(data: bytes, architecture: str) -> bytes:
 
 def package_of(
     wheel: Path, folder: Path, *, name: str = "dist", build_number: int | None = None
-) -> Result:
+) -> PackageResult:
     return build_package(
-        Request(
+        PackageRequest(
             wheel=wheel,
             out=folder / name,
             packager=Packager.RATTLER_BUILD,

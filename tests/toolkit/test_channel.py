@@ -15,8 +15,8 @@ from fake_conda import package as package
 
 from lmsbuild.cli import main
 from lmsbuild.conda import channel as channel_module
-from lmsbuild.conda.archive import edit_index, read_index
 from lmsbuild.conda.channel import ALL_SUBDIRS, Channel
+from lmsbuild.conda.package_file import edit_index, read_index
 from lmsbuild.errors import (
     BusyError,
     ChangedPackageError,

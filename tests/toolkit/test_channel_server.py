@@ -17,8 +17,8 @@ from fake_conda import package as package
 from fake_conda import solve, stub, unheard
 
 from lmsbuild.cli import main
-from lmsbuild.conda.archive import edit_index
 from lmsbuild.conda.channel import Channel
+from lmsbuild.conda.package_file import edit_index
 from lmsbuild.conda.server import Server
 from lmsbuild.errors import ChannelError
 

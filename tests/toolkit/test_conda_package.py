@@ -36,7 +36,7 @@ from lmsbuild.cli import main
 from lmsbuild.conda import package, recipe
 from lmsbuild.conda.extra import require
 from lmsbuild.conda.metadata import promised_glibc, python_specs
-from lmsbuild.conda.package import Packager, Result, choose, render
+from lmsbuild.conda.package import Packager, PackageResult, choose, render
 from lmsbuild.conda.stage import console_scripts, stage
 from lmsbuild.errors import (
     CondaError,
@@ -52,7 +52,7 @@ STEM = f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms_1"
 
 
 @pytest.fixture
-def made(fake: FakeTorch, tmp_path: Path) -> Result:
+def made(fake: FakeTorch, tmp_path: Path) -> PackageResult:
     return package_of(lms_wheel(fake, tmp_path / "wheels"), tmp_path)
 
 
@@ -65,7 +65,7 @@ def index_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "info" / "index.json").read_text()))
 
 
-def test_the_metadata_says_what_the_wheel_is(made: Result, tmp_path: Path) -> None:
+def test_the_metadata_says_what_the_wheel_is(made: PackageResult, tmp_path: Path) -> None:
     assert made.path.name == f"{STEM}.conda"
     assert made.path.parent.name == made.metadata.subdir
     index = index_of(unpacked(made.path, tmp_path / "x"))
@@ -105,7 +105,7 @@ def test_the_files_are_the_wheels(fake: FakeTorch, tmp_path: Path) -> None:
     assert stat.S_IMODE((files / SITE / "torch" / "version.py").stat().st_mode) == 0o644
 
 
-def test_record_is_true_and_pip_fetches_no_cuda(made: Result, tmp_path: Path) -> None:
+def test_record_is_true_and_pip_fetches_no_cuda(made: PackageResult, tmp_path: Path) -> None:
     site = unpacked(made.path, tmp_path / "x") / SITE
     text = (site / LMS_INFO / "RECORD").read_text()
     rows = {path: (hashed, size) for path, hashed, size in csv.reader(io.StringIO(text))}

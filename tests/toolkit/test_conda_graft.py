@@ -18,9 +18,9 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-from lmsbuild import condabase
 from lmsbuild.cli import main
-from lmsbuild.condagraft import build_package
+from lmsbuild.conda import base as condabase
+from lmsbuild.conda.graft import build_package
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,

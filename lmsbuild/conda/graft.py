@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from lmsbuild import condabase
-from lmsbuild.condabase import FILES, INDEX, PATHS, CondaBase
+from lmsbuild.conda import base as condabase
+from lmsbuild.conda.base import FILES, INDEX, PATHS, CondaBase
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft, remove_drafts
