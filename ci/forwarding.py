@@ -28,11 +28,11 @@ from urllib.parse import unquote, urlsplit
 import clang_format
 
 from lmsbuild._compat import tomllib
-from lmsbuild.declarations import declarations
+from lmsbuild.port.cpp_header import declarations
+from lmsbuild.port.interface_diff import Headers, load_watched
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools import atomic
 from lmsbuild.tools.download import platforms
-from lmsbuild.watch import Headers, load_watched
 from lmsbuild.wheel.base import identify
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ import click
 
 from lmsbuild import console
 from lmsbuild.display import StageDisplay
-from lmsbuild.port import Ported, Request, port
+from lmsbuild.port.port import Ported, PortRequest, port
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
@@ -72,7 +72,7 @@ def command(
         raise click.UsageError(f"{new} is not the name of a release, such as v1.2.3")
     patches = patches_dir()
     registry = load_registry(patches)
-    request = Request(
+    request = PortRequest(
         old=registry.get(old),
         name=name,
         python=python or f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -93,7 +93,7 @@ def command(
         raise ported.compiled
 
 
-def _tell(ported: Ported, request: Request, patches: Path) -> None:
+def _tell(ported: Ported, request: PortRequest, patches: Path) -> None:
     say = console.out.print
     tag = ported.tag
     say(f"{tag.name} from {request.old.name}")

@@ -33,7 +33,7 @@ from lmsbuild.errors import (
     TargetExistsError,
 )
 from lmsbuild.patchset.series import load_hooks
-from lmsbuild.port import Ported, Request, port
+from lmsbuild.port.port import Ported, PortRequest, port
 from lmsbuild.registry import load_registry, validate_registry
 from lmsbuild.tools.cache import default_cache
 
@@ -63,7 +63,7 @@ def ported(releases: Releases, tmp_path: Path, **changes: object) -> Ported:
         "cache": default_cache(),
         **changes,
     }
-    return port(registry, Request(**values), lambda stage, done, total: None)  # type: ignore[arg-type]
+    return port(registry, PortRequest(**values), lambda stage, done, total: None)  # type: ignore[arg-type]
 
 
 def refused(

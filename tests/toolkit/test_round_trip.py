@@ -15,12 +15,12 @@ import pytest
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.refresh import refresh
 from lmsbuild.errors import NetworkError
+from lmsbuild.port.wheeltree import checkout_of_wheel
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools import git
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.download import NotOnIndexError, Target
 from lmsbuild.tools.fetch import fetch_wheel
-from lmsbuild.wheeltree import checkout_of_wheel
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from test_round_trip import tags, target_of, wheel_of
 
-from lmsbuild.facts import tag_of_wheel
+from lmsbuild.port.wheel_facts import tag_of_wheel
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.fetch import fetch_newest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmsbuild.declarations import declarations
+from lmsbuild.port.cpp_header import declarations
 
 HEADER = """\
 #pragma once

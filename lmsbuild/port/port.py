@@ -20,7 +20,6 @@ from lmsbuild.checkout.commits import find_stack, runtime_paths
 from lmsbuild.checkout.hook_from_commit import hooks_of
 from lmsbuild.checkout.refresh import hook_files
 from lmsbuild.checkout.state import trailer
-from lmsbuild.entry import with_entry
 from lmsbuild.errors import (
     ForeignWheelError,
     LmsbuildError,
@@ -30,12 +29,15 @@ from lmsbuild.errors import (
     SourceError,
     TargetExistsError,
 )
-from lmsbuild.facts import tag_of_wheel
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.patchset import cmake_hook
 from lmsbuild.patchset.mail import Mail
 from lmsbuild.patchset.runtime import runtime_files, runtime_mail
 from lmsbuild.patchset.series import PATCH_TRAILER, Series, load_hooks
+from lmsbuild.port.interface_diff import Change, Headers, compare
+from lmsbuild.port.registry_entry import with_entry
+from lmsbuild.port.wheel_facts import tag_of_wheel
+from lmsbuild.port.wheeltree import checkout_of_wheel
 from lmsbuild.registry import Registry, Tag
 from lmsbuild.tools import git
 from lmsbuild.tools.atomic import write_files
@@ -43,18 +45,16 @@ from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.download import Target
 from lmsbuild.tools.fetch import fetch_newest, fetch_wheel
 from lmsbuild.tools.report import Report
-from lmsbuild.watch import Change, Headers, compare
 from lmsbuild.wheel import integrity, runtime_library
 from lmsbuild.wheel.base import BaseWheel, identify
 from lmsbuild.wheel.patch_python import PythonPatch, patch_python
 from lmsbuild.wheel.plan import plan_for
-from lmsbuild.wheeltree import checkout_of_wheel
 
 _HEADER_ROOTS = ("torch/include", "torch/include/torch/csrc/api/include")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PortRequest:
     """What to port.
 
     Attributes:
@@ -102,7 +102,7 @@ class Ported:
     compiled: LmsbuildError | None
 
 
-def port(registry: Registry, request: Request, report: Report) -> Ported:
+def port(registry: Registry, request: PortRequest, report: Report) -> Ported:
     """Writes the new tag's patches and its registry entry; on failure neither is there.
 
     Raises:
@@ -178,7 +178,7 @@ def _proven(tag: Tag, proof: str) -> Tag:
 
 
 @contextmanager
-def _work(request: Request) -> Iterator[None]:
+def _work(request: PortRequest) -> Iterator[None]:
     """The work folder, which stays when there is something to resolve in it."""
     work = request.work
     if request.resumed:
@@ -201,7 +201,7 @@ def _work(request: Request) -> Iterator[None]:
 
 
 def _merge(
-    request: Request, registry: Registry, tag: Tag, old_base: BaseWheel, base: BaseWheel
+    request: PortRequest, registry: Registry, tag: Tag, old_base: BaseWheel, base: BaseWheel
 ) -> None:
     """Makes the work folder: the new files, the runtime, and the old hooks' commits on them."""
     old, work = request.old, request.work
@@ -239,7 +239,7 @@ def _tree(into: Path, tag: Tag, given: str | None, base: BaseWheel) -> None:
         origin.fetch(origin.classify(given), tag, into)
 
 
-def _require_files(request: Request, tree: Path) -> None:
+def _require_files(request: PortRequest, tree: Path) -> None:
     """What the old hooks change is there.
 
     Raises:
@@ -258,7 +258,7 @@ def _require_files(request: Request, tree: Path) -> None:
                 )
 
 
-def _is_left_out(request: Request, mail: Mail) -> bool:
+def _is_left_out(request: PortRequest, mail: Mail) -> bool:
     """Whether a hook is for the build's files, and one of the releases is known by its wheel."""
     sources = request.old_source is not None and request.given_source is not None
     return cmake_hook.is_cmake_hook(mail) and not sources
@@ -270,7 +270,7 @@ def _identify(repo: Repo) -> None:
     git.run(repo, "config", "user.email", origin.IMPORTER.email)
 
 
-def _conflict(repo: Repo, request: Request, tag: Tag, words: str) -> LmsbuildError:
+def _conflict(repo: Repo, request: PortRequest, tag: Tag, words: str) -> LmsbuildError:
     listing = git.run(repo, "diff", "--name-only", "-z", "--diff-filter=U").split("\0")
     paths = [path for path in listing if path]
     where = f" in {', '.join(paths)}" if paths else ""
@@ -284,7 +284,7 @@ def _conflict(repo: Repo, request: Request, tag: Tag, words: str) -> LmsbuildErr
     )
 
 
-def _hooks(request: Request, tag: Tag) -> tuple[Mail, ...]:
+def _hooks(request: PortRequest, tag: Tag) -> tuple[Mail, ...]:
     """The hooks that the work folder's commits describe."""
     with git.opened(request.work) as repo:
         if git.unfinished_operation(repo):
@@ -298,7 +298,7 @@ def _hooks(request: Request, tag: Tag) -> tuple[Mail, ...]:
 
 
 def _check_wheel(
-    request: Request, tag: Tag, hooks: tuple[Mail, ...], base: BaseWheel
+    request: PortRequest, tag: Tag, hooks: tuple[Mail, ...], base: BaseWheel
 ) -> PythonPatch:
     """The hooks fit the wheel's files, each exactly where it says."""
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
@@ -336,7 +336,9 @@ def headers_of(base: BaseWheel) -> Headers:
     return read
 
 
-def _compile(request: Request, tag: Tag, base: BaseWheel, report: Report) -> LmsbuildError | None:
+def _compile(
+    request: PortRequest, tag: Tag, base: BaseWheel, report: Report
+) -> LmsbuildError | None:
     try:
         target = Target(python=request.python, architecture=request.architecture)
         plan = plan_for(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmsbuild._compat import tomllib
-from lmsbuild.declarations import Declarations, declarations
+from lmsbuild.port.cpp_header import Declarations, declarations
 from lmsbuild.resources import data_file
 
 # The text of a header ("c10/core/Device.h") of a release; None when it has no such header.

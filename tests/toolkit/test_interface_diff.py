@@ -10,11 +10,11 @@ import pytest
 from test_round_trip import PYTHON, wheel_of
 
 from lmsbuild._compat import tomllib
-from lmsbuild.declarations import declarations
-from lmsbuild.port import headers_of
+from lmsbuild.port.cpp_header import declarations
+from lmsbuild.port.interface_diff import Change, compare, load_watched
+from lmsbuild.port.port import headers_of
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import data_file, patches_dir
-from lmsbuild.watch import Change, compare, load_watched
 from lmsbuild.wheel.base import identify
 
 ALLOCATOR = "c10/cuda/CUDACachingAllocator.h"
