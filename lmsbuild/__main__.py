@@ -1,6 +1,6 @@
 """``python -m lmsbuild``."""
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 
 if __name__ == "__main__":
     main(prog_name="lmsbuild")

@@ -17,7 +17,7 @@ from fake_upstream import Upstream, commit, git
 from fake_upstream import upstream as upstream
 from packaging.version import Version
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.container import build as container_build
 from lmsbuild.container import cibuildwheel, engine
 from lmsbuild.container.build import BuildPlan, BuildRequest, build, load_data, plan_build

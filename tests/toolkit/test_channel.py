@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fake_conda import index_of, stub, unheard
 from fake_conda import package as package
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.conda import channel as channel_module
 from lmsbuild.conda.channel import ALL_SUBDIRS, Channel
 from lmsbuild.conda.package_file import edit_index, read_index

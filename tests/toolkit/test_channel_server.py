@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from fake_conda import package as package
 from fake_conda import solve, stub, unheard
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.package_file import edit_index
 from lmsbuild.conda.server import Server

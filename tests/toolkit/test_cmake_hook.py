@@ -18,7 +18,7 @@ from test_refresh import files, refreshed
 
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.state import Outcome
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.errors import HookError
 from lmsbuild.patchset.cmake_hook import is_unproven, unproven
 from lmsbuild.patchset.export import export

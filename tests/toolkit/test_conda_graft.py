@@ -18,7 +18,7 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.conda import base as condabase
 from lmsbuild.conda.graft import build_package
 from lmsbuild.errors import (
@@ -258,7 +258,7 @@ def test_the_command_takes_it(
     fake: FakeTorch, offline: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("lmsbuild.commands.wheel.patches_dir", lambda: fake.patches)
+    monkeypatch.setattr("lmsbuild.cli.commands.wheel.patches_dir", lambda: fake.patches)
     base = str(write_package(tmp_path / f"{STEM}.conda", files_of(fake)))
     out = ["--out", str(tmp_path / "out")]
     result = CliRunner().invoke(main, ["wheel", "--base", base, *out])

@@ -32,7 +32,7 @@ from fake_torch import fake as fake
 from packaging.requirements import Requirement
 from rattler.package_streaming import extract
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.conda import package, recipe
 from lmsbuild.conda.extra import require
 from lmsbuild.conda.metadata import promised_glibc, python_specs
@@ -452,8 +452,6 @@ def test_wheel_and_tag_exclude_each_other(tmp_path: Path) -> None:
 def test_a_tag_is_built_first(
     fake: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import lmsbuild.commands.conda as conda_command
-
     asked = []
 
     def build(request: Any, _report: Any) -> Any:
@@ -461,7 +459,7 @@ def test_a_tag_is_built_first(
         path = lms_wheel(fake, request.out)
         return type("Result", (), {"path": path})
 
-    monkeypatch.setattr(conda_command.graft, "build_wheel", build)
+    monkeypatch.setattr("lmsbuild.wheel.graft.build_wheel", build)
     monkeypatch.setattr(package, "LEVEL", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     out = tmp_path / "dist"

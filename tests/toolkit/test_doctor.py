@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from fake_torch import shared_library
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.doctor import Finding, Host, ask, examine, find_python, read_host
 from lmsbuild.errors import UnusableError, WrongPythonError
 from lmsbuild.registry import load_registry

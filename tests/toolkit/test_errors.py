@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from lmsbuild import errors
-from lmsbuild.cli import EXIT_INTERNAL, EXIT_INTERRUPTED, describe
+from lmsbuild.cli.main import EXIT_INTERNAL, EXIT_INTERRUPTED, describe
 from lmsbuild.errors import (
     FileAccessError,
     LmsbuildError,

@@ -35,8 +35,8 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-import lmsbuild.commands.wheel as wheel_command
-from lmsbuild.cli import main
+import lmsbuild.cli.commands.wheel as wheel_command
+from lmsbuild.cli.main import main
 from lmsbuild.errors import (
     BusyError,
     DamagedWheelError,

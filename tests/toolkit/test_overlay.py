@@ -17,8 +17,8 @@ from fake_torch import fake as fake
 from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 
-import lmsbuild.commands.overlay as overlay_command
-from lmsbuild.cli import main
+import lmsbuild.cli.commands.overlay as overlay_command
+from lmsbuild.cli.main import main
 from lmsbuild.errors import CompileError, OverlayError, TargetExistsError, UnportedTagError
 from lmsbuild.registry import load_registry
 from lmsbuild.tools import elf, zipcopy

@@ -17,8 +17,8 @@ from fake_torch import (
 )
 from fake_torch import fake as fake
 
-import lmsbuild.commands.test as test_command
-from lmsbuild.cli import main
+import lmsbuild.cli.commands.test as test_command
+from lmsbuild.cli.main import main
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError, SuiteError, WrongPythonError
 from lmsbuild.wheel import suite
 from lmsbuild.wheel.suite import Device, find_interpreter, plain_requirements, run_suite, uses_gpu

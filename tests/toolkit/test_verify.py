@@ -16,7 +16,7 @@ from fake_torch import offline as offline
 from fake_torch import shared_cache as shared_cache
 from test_graft import NEW_INFO, request_for
 
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError, UnsafeMemberError, VerifyError
 from lmsbuild.native import manylinux
 from lmsbuild.native.manylinux import ManylinuxPolicy

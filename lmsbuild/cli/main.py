@@ -14,7 +14,8 @@ from typing import NoReturn
 import click
 
 import lmsbuild
-from lmsbuild import commands, console
+from lmsbuild import console
+from lmsbuild.cli import commands
 from lmsbuild.errors import (
     FileAccessError,
     LmsbuildError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.display import StageDisplay
+from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from lmsbuild import console
-from lmsbuild.display import StageDisplay
+from lmsbuild.cli.progress import StageDisplay
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.display import StageDisplay
+from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.port.port import Ported, PortRequest, port
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from lmsbuild import console
-from lmsbuild.container.build import BuildRequest, build, plan_build
 from lmsbuild.registry import load_registry
 
 _OPTIONS = (
@@ -76,6 +75,8 @@ def build_from_source(
     """Plan a build and say so; then do it."""
     if base is not None:
         raise click.UsageError("--base is for --strategy graft")
+    from lmsbuild.container.build import BuildRequest, build, plan_build
+
     registry = load_registry()
     request = BuildRequest(
         tag=registry.get(tag) if tag else registry.default,

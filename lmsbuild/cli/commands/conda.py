@@ -8,15 +8,13 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
+from lmsbuild.cli.options import architecture_option, python_option
+from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.conda import package
 from lmsbuild.conda.package import Packager
-from lmsbuild.display import StageDisplay
-from lmsbuild.options import architecture_option, python_option
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir, recipes_dir
 from lmsbuild.tools.cache import default_cache, scratch
-from lmsbuild.wheel import graft
-from lmsbuild.wheel.request import GraftRequest
 
 
 @click.command("conda")
@@ -108,6 +106,9 @@ def _build(
     folder: Path,
     display: StageDisplay,
 ) -> Path:
+    from lmsbuild.wheel import graft
+    from lmsbuild.wheel.request import GraftRequest
+
     patches = patches_dir()
     registry = load_registry(patches)
     if python is None and base is None:

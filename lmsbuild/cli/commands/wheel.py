@@ -9,17 +9,14 @@ from typing import Any
 import click
 
 from lmsbuild import console
+from lmsbuild.cli.options import architecture_option, python_option
+from lmsbuild.cli.progress import StageDisplay
+from lmsbuild.cli.source_options import build_from_source, refuse_source_options, source_options
 from lmsbuild.conda import base as condabase
-from lmsbuild.conda.graft import build_package
-from lmsbuild.display import StageDisplay
-from lmsbuild.options import architecture_option, python_option
-from lmsbuild.patchset.cmake_hook import is_cmake_file
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
-from lmsbuild.sourceoptions import build_from_source, refuse_source_options, source_options
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.wheel.base import identify
-from lmsbuild.wheel.graft import build_wheel
 from lmsbuild.wheel.request import GraftRequest
 
 
@@ -84,8 +81,13 @@ def command(
         companions=bases[1:],
     )
     with StageDisplay() as display:
-        build = build_package if conda else build_wheel
+        if conda:
+            from lmsbuild.conda.graft import build_package as build
+        else:
+            from lmsbuild.wheel.graft import build_wheel as build
         result = build(request, display.report)
+    from lmsbuild.patchset.cmake_hook import is_cmake_file
+
     # What the build's files say is what this command does itself.
     skipped = [path for path in result.provenance.skipped if not is_cmake_file(path)]
     if skipped:

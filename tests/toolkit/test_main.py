@@ -20,8 +20,8 @@ from fake_upstream import MEMORY, NAME, Upstream, commit, git, tree
 from fake_upstream import upstream as upstream
 
 import lmsbuild
-from lmsbuild import cli, errors, resources
-from lmsbuild.cli import main
+from lmsbuild import errors, resources
+from lmsbuild.cli.main import CommandGroup, main
 from lmsbuild.registry import load_registry
 
 ROOT = Path(lmsbuild.__file__).parent.parent
@@ -96,7 +96,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
 
 def test_a_command_is_imported_only_when_it_is_used() -> None:
     code = (
-        "import sys; from lmsbuild.cli import main;"
+        "import sys; from lmsbuild.cli.main import main;"
         "main(['tags', '--json'], standalone_mode=False);"
         "sys.exit('git' in sys.modules)"
     )
@@ -118,7 +118,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     def fail() -> None:
         raise raised[0]
 
-    monkeypatch.setattr(cli.CommandGroup, "get_command", lambda *_: fail)
+    monkeypatch.setattr(CommandGroup, "get_command", lambda *_: fail)
     return raised
 
 
@@ -171,9 +171,9 @@ def test_being_terminated_cleans_up(project: Upstream, tmp_path: Path) -> None:
     (tools / "git").chmod(0o755)
     package = tmp_path / "lmsbuild"
     code = (
-        "import sys, pathlib; from lmsbuild import cli, resources;"
+        "import sys, pathlib; from lmsbuild import resources; from lmsbuild.cli.main import main;"
         f"resources._PACKAGE = pathlib.Path({str(package)!r});"
-        "cli.main(sys.argv[1:])"
+        "main(sys.argv[1:])"
     )
     url = project.checkout.as_uri()
     process = subprocess.Popen(

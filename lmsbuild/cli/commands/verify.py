@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from lmsbuild import console
-from lmsbuild.display import StageDisplay
+from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.errors import VerifyError
 from lmsbuild.wheel.verify import verify
 
