@@ -40,7 +40,7 @@ cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qe
 	LMS_CROSS=required $(BIN)/python ci/cross_tests.py ppc64le aarch64 --larger
 
 matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
-	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/test_round_trip.py tests/toolkit/test_wheel_facts.py
+	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/checkout/test_round_trip.py tests/toolkit/port/test_wheel_facts.py
 	$(BIN)/python ci/torch_tests.py --matrix build/matrix.md
 
 nightly: $(VENV)/.installed-dev ## Run PROGRAMS random programs (10000) on each of three tags: hours

@@ -6,7 +6,7 @@
 
 Where there is an official wheel, all of its libraries run, with the simulated device compiled for
 them and a Python from Debian: these are the runtime's own tests. Elsewhere a stand-in is the base
-(standin.py), and tests/cross tests what LMS links to from C++.
+(debian_wheel.py), and tests/cross tests what LMS links to from C++.
 
 qemu lets threads of the guest see memory in the order of this machine's processor: it shows that
 the binaries work, not that weaker ordering is borne.
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import sysroot
 from debian_source import Unavailable, find_mirror
-from standin import StandIn
+from debian_wheel import StandIn
 
 from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.errors import MissingCompilerError

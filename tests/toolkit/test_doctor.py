@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fake_torch import shared_library
 
 from lmsbuild.cli.main import main
 from lmsbuild.doctor import Finding, Host, ask, examine, find_python, read_host
 from lmsbuild.errors import UnusableError, WrongPythonError
 from lmsbuild.registry import load_registry
+from toolkit.helpers.fake_torch import shared_library
 
 GIB = 1 << 30
 TAG = load_registry().default

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_upstream import make_tag, write_registry
 
 from lmsbuild import resources
 from lmsbuild.architecture import architectures
 from lmsbuild.errors import RegistryError, UnknownTagError, UnportedTagError
 from lmsbuild.native.manylinux import load_policy, policy_names
 from lmsbuild.registry import Registry, Tag, load_registry, validate_registry
+from toolkit.helpers.fake_upstream import make_tag, write_registry
 
 
 def registry_of(*names: str) -> Registry:

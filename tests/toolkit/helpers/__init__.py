@@ -1,0 +1,1 @@
+"""What the tests of several rooms need: stand-ins for what is large, or far away."""
