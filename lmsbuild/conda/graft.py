@@ -34,7 +34,7 @@ from lmsbuild.wheel.version import mark_metadata
 def build_package(request: GraftRequest, report: Report) -> GraftResult:
     """Make the LMS package of a request, whose base is a conda package, in its out folder.
 
-    On failure nothing is left there. Raises as graft.build_wheel, and condabase.check.
+    On failure nothing is left there. Raises as wheel.graft.build_wheel, and base.check.
     """
     assert request.base is not None
     tag = request.tag
