@@ -12,7 +12,8 @@ import click
 
 from lmsbuild import console
 from lmsbuild.cli.progress import StageDisplay
-from lmsbuild.port.port import Ported, PortRequest, port
+from lmsbuild.port.port import Ported, port
+from lmsbuild.port.request import PortRequest
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache

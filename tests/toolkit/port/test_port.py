@@ -21,7 +21,8 @@ from lmsbuild.errors import (
     TargetExistsError,
 )
 from lmsbuild.patchset.series import load_hooks
-from lmsbuild.port.port import Ported, PortRequest, port
+from lmsbuild.port.port import Ported, port
+from lmsbuild.port.request import PortRequest
 from lmsbuild.registry import load_registry, validate_registry
 from lmsbuild.tools.cache import default_cache
 from toolkit.helpers.fake_release import (
