@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from lmsbuild import errors
-from lmsbuild.cli import main
+from lmsbuild.cli.main import main
 from lmsbuild.registry import load_registry
 
 ROOT = Path(__file__).parents[2]
@@ -282,7 +282,7 @@ def page(tmp_path: Path) -> Page:
     """A page of a small project, which says nothing yet."""
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for path in ("patches/runtime/torch/cuda/lms.py", "tests/toolkit/test_cli.py"):
+    for path in ("patches/runtime/torch/cuda/lms.py", "tests/toolkit/cli/test_main.py"):
         (tmp_path / path).parent.mkdir(parents=True)
         shutil.copy(ROOT / path, tmp_path / path)
     (tmp_path / "README.md").write_text("# A title, and more\n\n## Twice\n\n## Twice\n")
@@ -296,7 +296,7 @@ def page(tmp_path: Path) -> Page:
         "`lmsbuild -v channel add DIR PACKAGE…` and `lmsbuild\nwheel`",
         "[there](../README.md#a-title-and-more), [b](../README.md#twice-1), [h](#here)\n# Here",
         "[elsewhere](https://example.org/x#y), `[no](link)`",
-        "`tests/toolkit/test_cli.py::test_version`, `::test_help_names_every_command`, `tests/*`",
+        "`tests/toolkit/cli/test_main.py::test_version`, `::test_help_names_every_command`, `tests/*`",
         "`torch.cuda.lms.stats()`, `torch.cuda.set_limit_lms(1)`, `torch.cuda.reclaim_inactive()`",
     ],
 )
@@ -325,8 +325,8 @@ def test_what_is_right(page: Page, text: str) -> None:
         (wrong_paths, "`docs/*.txt`", "no such file"),
         (wrong_names, "`torch.cuda.lms.explains()`", "no such function"),
         (wrong_names, "```python\ntorch.cuda.set_limits_lms(1)\n```", "no such function"),
-        (wrong_tests, "`test_cli.py::test_gone`", "no such test"),
-        (wrong_tests, "`test_cli.py::test_version`, `::test_gone*`", "no such test"),
+        (wrong_tests, "`test_main.py::test_gone`", "no such test"),
+        (wrong_tests, "`test_main.py::test_version`, `::test_gone*`", "no such test"),
         (wrong_tests, "`test_gone.py`", "no such file"),
     ],
 )
