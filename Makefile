@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel conda test cross matrix nightly oracle mutants sanitizers in-tree lint format clean
+.PHONY: help wheel conda test cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +47,12 @@ matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; 
 	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/checkout/test_round_trip.py tests/toolkit/port/test_wheel_facts.py
 	$(BIN)/python ci/torch_tests.py --matrix build/matrix.md
 
-nightly: $(VENV)/.installed-dev ## Run PROGRAMS random programs (10000) on each of three tags: hours
+nightly: $(VENV)/.installed-dev ## Compile what the hooks change; run PROGRAMS random programs (10000) on three tags: hours
+	$(BIN)/python ci/syntax.py --debian
 	$(BIN)/python ci/torch_tests.py --programs $(PROGRAMS)
+
+syntax: $(VENV)/.installed-dev ## Compile the upstream files that the hooks change, SOURCE=..., with them and without (TAG=...)
+	$(BIN)/python ci/syntax.py $(ARGS) $(SOURCE) $(TAG)
 
 oracle: $(VENV)/.installed-dev ## Run PyTorch's own tests with everything idle paged out (ARGS="--sample 1 test_optim")
 	$(BIN)/python ci/oracle.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,31 +16,17 @@ from lmsbuild.checkout.state import Outcome
 from lmsbuild.patchset.series import load_series
 from lmsbuild.registry import Tag
 
+sys.path.append(str(Path(__file__).parents[2] / "ci"))
+
+from syntax import GENERATOR_INPUTS, generate
+
 Compile = Callable[[Path], str]
 
-ATEN = "aten/src/ATen"
-# As cmake/Codegen.cmake calls it; THNN.h is gone from 1.5 on.
-INPUTS = (
-    f"{ATEN}/Declarations.cwrap",
-    "aten/src/THNN/generic/THNN.h",
-    "aten/src/THCUNN/generic/THCUNN.h",
-    f"{ATEN}/nn.yaml",
-    f"{ATEN}/native/native_functions.yaml",
-)
 # Of each kind one: for CUDA, for sparse tensors on it, for all backends, and without CUDA.
 FILES = ("CUDAType", "SparseCUDAType", "TypeDefault", "SparseCPUType")
 _DEFINITION = re.compile(r"^\S.*? (?:\w+::)?(\w+)\([^;]*\)(?: const)? \{$", re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _GUARD = re.compile(r'const c10::lms::Operator lms_operator\("aten::(\w+)"((?:, \w+)*)\);')
-
-
-def generate(python: str, source: Path, into: Path) -> Path:
-    folder = into / "ATen"
-    (folder / "core").mkdir(parents=True)
-    inputs = [path for path in (source / name for name in INPUTS) if path.exists()]
-    options = ("--source-path", source / ATEN, "--install_dir", folder)
-    run(python, source / ATEN / "gen.py", *options, *inputs)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +103,7 @@ def test_the_guards_know_what_is_written(patched: Outcome, generated: Path) -> N
     guards: dict[str, set[tuple[str, ...]]] = {}
     for name, written in _GUARD.findall(text):
         guards.setdefault(name, set()).add(tuple(sorted(written.strip(", ").split(", "))))
-    schemas = (patched.directory / INPUTS[-1]).read_text()
+    schemas = (patched.directory / GENERATOR_INPUTS[-1]).read_text()
     compared = 0
     for name, overload, arguments in re.findall(r"- func: (\w+)(?:\.(\w+))?\((.*)\) ->", schemas):
         marked = tuple(sorted(re.findall(r"\(\w!\)\S* (\w+)", arguments))) or ("",)

@@ -1,6 +1,16 @@
-// The names that ATen's headers use, without cuSPARSE itself.
+// The names that ATen uses, without cuSPARSE itself.
 #pragma once
 
 struct cusparseContext;
 using cusparseHandle_t = cusparseContext*;
-enum cusparseStatus_t { CUSPARSE_STATUS_SUCCESS = 0 };
+enum cusparseStatus_t {
+  CUSPARSE_STATUS_SUCCESS = 0,
+  CUSPARSE_STATUS_NOT_INITIALIZED = 1,
+  CUSPARSE_STATUS_ALLOC_FAILED = 2,
+  CUSPARSE_STATUS_INVALID_VALUE = 3,
+  CUSPARSE_STATUS_ARCH_MISMATCH = 4,
+  CUSPARSE_STATUS_MAPPING_ERROR = 5,
+  CUSPARSE_STATUS_EXECUTION_FAILED = 6,
+  CUSPARSE_STATUS_INTERNAL_ERROR = 7,
+  CUSPARSE_STATUS_MATRIX_TYPE_NOT_SUPPORTED = 8,
+};
