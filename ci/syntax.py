@@ -39,17 +39,18 @@ from pathlib import Path, PurePosixPath
 
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild import git, source
-from lmsbuild.apply import apply
-from lmsbuild.cache import default_cache
-from lmsbuild.checkout import lms_commits
-from lmsbuild.compile import RUNTIME_SOURCES, flags
-from lmsbuild.download import Target
+from lmsbuild.checkout import origin
+from lmsbuild.checkout.apply import apply
+from lmsbuild.checkout.state import lms_commits
 from lmsbuild.errors import LmsbuildError
-from lmsbuild.fetch import fetch_wheel
-from lmsbuild.graft import fetch_headers
+from lmsbuild.native.compile import RUNTIME_SOURCES, flags
+from lmsbuild.native.toolchain import Compiler, find_compiler
 from lmsbuild.registry import Tag, load_registry
-from lmsbuild.toolchain import Compiler, find_compiler
+from lmsbuild.tools import git
+from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.download import Target
+from lmsbuild.tools.fetch import fetch_wheel
+from lmsbuild.wheel.header_packages import fetch_headers
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -465,12 +466,12 @@ def report(tag: Tag, rows: Iterable[Row]) -> int:
 
 def release_of(given: str) -> Tag:
     """The release that a checkout says it is. Raises Unable."""
-    chosen = source.classify(given)
+    chosen = origin.classify(given)
     names: list[str] = []
-    if chosen.kind is source.Kind.CHECKOUT:
+    if chosen.kind is origin.Kind.CHECKOUT:
         with git.session(), git.opened(chosen.path) as repo:
             names = git.tags_at_head(repo)
-            version = source.version_at_head(repo)
+            version = origin.version_at_head(repo)
         # A release branch calls itself by the branch's first version, as X.Y.0a0.
         with contextlib.suppress(InvalidVersion):
             names += [f"v{Version(version or '').base_version}"]

@@ -296,7 +296,7 @@ def page(tmp_path: Path) -> Page:
         "`lmsbuild -v channel add DIR PACKAGE…` and `lmsbuild\nwheel`",
         "[there](../README.md#a-title-and-more), [b](../README.md#twice-1), [h](#here)\n# Here",
         "[elsewhere](https://example.org/x#y), `[no](link)`",
-        "`tests/toolkit/cli/test_main.py::test_version`, `::test_help_names_every_command`, `tests/*`",
+        "`tests/toolkit/cli/test_main.py::test_version`, `::test_help_names_every_command`",
         "`torch.cuda.lms.stats()`, `torch.cuda.set_limit_lms(1)`, `torch.cuda.reclaim_inactive()`",
     ],
 )

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ci_script import load
-from fake_upstream import commit, git, make_tag, snapshot
 
 from lmsbuild.registry import Tag
+from toolkit.helpers.ci_script import load
+from toolkit.helpers.fake_upstream import commit, git, make_tag, snapshot
 
 syntax = load("syntax")
 Kind = syntax.Kind
