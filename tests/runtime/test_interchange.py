@@ -40,10 +40,15 @@ def test_ipc_holds_the_storage():
     x = managed(pattern(1))
     evict()
     if ON_HARDWARE:
-        untyped_storage(x)._share_cuda_()
+        shared = untyped_storage(x)._share_cuda_()
     else:  # the handle itself needs a driver
         with pytest.raises(RuntimeError, match="not supported by the simulated device"):
             untyped_storage(x)._share_cuda_()
     evict()
     assert is_resident(x)
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+    if ON_HARDWARE:  # the process that it is shared with has done with it
+        untyped_storage(x)._release_ipc_counter(*shared[4:6], device=x.device)
+        del x
+        torch.cuda.ipc_collect()
+        assert stat("held_bytes") == 0

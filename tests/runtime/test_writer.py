@@ -3,6 +3,7 @@
 tests/gpu/writer.py runs more steps of the same on a GPU.
 """
 
+import hardware
 import pytest
 import torch
 import unseen
@@ -60,6 +61,7 @@ def test_not_brought(seed, writer):
     assert torch.cuda.lms.stats()["page_out_count"] > 0
 
 
+@hardware.simulated
 def test_the_programs_are_right(writer):
     """With LMS off: what fails here is wrong with the programs."""
     torch.cuda.set_enabled_lms(False)
