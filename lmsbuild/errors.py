@@ -1,8 +1,8 @@
-"""Every way lmsbuild can fail, each with its own exit code.
+"""Every way lmsbuild can fail. Each belongs to a family, which has an exit code.
 
 An error is one line that says what is wrong and what to do about it. Longer material (a
 compiler's output, git's own words) goes into ``detail``, shown with ``--verbose`` only.
-Exit code 2 is left to click (wrong usage), 1 to failures without a class of their own.
+Exit code 2 is click's (wrong usage). docs/reference.md has a table of all, which is generated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 class LmsbuildError(Exception):
     """A failure that the user can understand and act upon."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int]
 
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
@@ -24,295 +24,244 @@ class LmsbuildError(Exception):
         return self.message
 
 
+# Families, one exit code each ----------------------------------------------------------------
+
+
+class CheckError(LmsbuildError):
+    """A check found something wrong: a wheel, an installation, an index or a patch file."""
+
+    exit_code = 1
+
+
+class InputError(LmsbuildError):
+    """A tag, wheel, package, source or channel does not exist, is damaged, or does not fit."""
+
+    exit_code = 3
+
+
+class PatchError(LmsbuildError):
+    """The patches do not apply, cannot be reverted, or are malformed."""
+
+    exit_code = 4
+
+
+class MissingError(LmsbuildError):
+    """A program that is needed is missing or too old: a compiler, git, a container engine."""
+
+    exit_code = 5
+
+
+class BuildError(LmsbuildError):
+    """A build failed."""
+
+    exit_code = 6
+
+
+class NetworkError(LmsbuildError):
+    """A download failed."""
+
+    exit_code = 7
+
+
+class FileError(LmsbuildError):
+    """A file cannot be read or written, exists already, or is in use by another lmsbuild."""
+
+    exit_code = 8
+
+
 # What was asked for -------------------------------------------------------------------------
 
 
-class UnknownTagError(LmsbuildError):
+class UnknownTagError(InputError):
     """No such tag in the registry."""
-
-    exit_code = 10
 
 
 class UnportedTagError(UnknownTagError):
     """A release of PyTorch that there are no patches for."""
 
-    exit_code = 15
 
-
-class RegistryError(LmsbuildError):
+class RegistryError(PatchError):
     """The tag registry, or the data that belongs to it, is missing or malformed."""
 
-    exit_code = 11
 
-
-class SeriesError(LmsbuildError):
+class SeriesError(PatchError):
     """A tag's patches (runtime, series file or a hook) are missing or malformed."""
 
-    exit_code = 12
 
-
-class ToolMissingError(LmsbuildError):
+class ToolMissingError(MissingError):
     """A program that lmsbuild runs is not installed, or too old."""
 
-    exit_code = 13
 
-
-class PortConflictError(LmsbuildError):
+class PortConflictError(PatchError):
     """A hook of one tag does not merge with the files of another."""
-
-    exit_code = 14
 
 
 # Sources ------------------------------------------------------------------------------------
 
 
-class SourceError(LmsbuildError):
+class SourceError(InputError):
     """The given source cannot be read: not a repository, a broken tarball."""
 
-    exit_code = 20
 
-
-class WrongSourceError(LmsbuildError):
+class WrongSourceError(InputError):
     """The source is PyTorch at another version than the tag's, or not PyTorch."""
 
-    exit_code = 21
 
-
-class DirtySourceError(LmsbuildError):
+class DirtySourceError(PatchError):
     """The checkout holds changes that patching could destroy or mix up."""
 
-    exit_code = 22
 
-
-class HookError(LmsbuildError):
+class HookError(PatchError):
     """A hook does not apply to the source."""
 
-    exit_code = 23
 
-
-class NotAppliedError(LmsbuildError):
+class NotAppliedError(PatchError):
     """The patches cannot be taken back: they are not there, or other commits lie on top."""
 
-    exit_code = 24
 
-
-class OtherPatchesError(LmsbuildError):
+class OtherPatchesError(PatchError):
     """The checkout carries LMS patches already, but not these."""
 
-    exit_code = 25
 
-
-class TargetExistsError(LmsbuildError):
+class TargetExistsError(FileError):
     """The place to write to is already taken."""
 
-    exit_code = 26
 
-
-class GitError(LmsbuildError):
+class GitError(PatchError):
     """git failed in a way that has no better name."""
 
-    exit_code = 27
 
-
-class RefreshError(LmsbuildError):
+class RefreshError(PatchError):
     """The commits of a checkout cannot become patch files."""
 
-    exit_code = 28
 
-
-class StalePatchError(LmsbuildError):
+class StalePatchError(CheckError):
     """A patch file is not what `lmsbuild refresh` would write."""
-
-    exit_code = 29
 
 
 # Wheels -------------------------------------------------------------------------------------
 
 
-class DamagedWheelError(LmsbuildError):
+class DamagedWheelError(InputError):
     """The wheel is truncated, or its content does not match its RECORD."""
 
-    exit_code = 30
 
-
-class ForeignWheelError(LmsbuildError):
+class ForeignWheelError(InputError):
     """The wheel is sound, but not the official torch wheel that the tag needs."""
 
-    exit_code = 31
 
-
-class UnsafeMemberError(LmsbuildError):
+class UnsafeMemberError(InputError):
     """An archive holds a member whose name or link leads out of its folder."""
 
-    exit_code = 32
 
-
-class WrongPythonError(LmsbuildError):
+class WrongPythonError(InputError):
     """The tag has no wheel for this Python version."""
 
-    exit_code = 33
 
-
-class WrongPlatformError(LmsbuildError):
+class WrongPlatformError(InputError):
     """The tag has no wheel for this architecture or operating system."""
 
-    exit_code = 34
 
-
-class MissingCompilerError(LmsbuildError):
+class MissingCompilerError(MissingError):
     """No usable C++ compiler."""
 
-    exit_code = 35
 
-
-class CompileError(LmsbuildError):
+class CompileError(BuildError):
     """The runtime does not compile or link."""
 
-    exit_code = 36
 
-
-class HeadersError(LmsbuildError):
+class HeadersError(BuildError):
     """The CUDA header packages cannot be had, or lack a header."""
 
-    exit_code = 37
 
-
-class VerifyError(LmsbuildError):
+class VerifyError(CheckError):
     """A produced wheel breaks a promise that `lmsbuild verify` checks."""
 
-    exit_code = 38
 
-
-class SuiteError(LmsbuildError):
+class SuiteError(CheckError):
     """The out-of-memory suite failed on a produced wheel."""
 
-    exit_code = 39
 
-
-class OverlayError(LmsbuildError):
+class OverlayError(InputError):
     """The torch that an overlay should extend is missing or unsuitable."""
-
-    exit_code = 40
 
 
 class MissingBaseError(WrongPlatformError):
     """There is no official CUDA wheel for the architecture, and no other base was given."""
 
-    exit_code = 65
-
 
 class RenamedLibrariesError(ForeignWheelError):
     """The base's libraries carry names that auditwheel made, so nothing can be linked to them."""
-
-    exit_code = 66
 
 
 class IncompleteBaseError(ForeignWheelError):
     """The base lacks torch's headers or libraries: they are in another package."""
 
-    exit_code = 67
 
-
-class UnusableError(LmsbuildError):
+class UnusableError(CheckError):
     """Large Model Support cannot be used in the torch that was looked at."""
-
-    exit_code = 44
 
 
 # Builds from source -------------------------------------------------------------------------
 
 
-class BuilderError(LmsbuildError):
+class BuilderError(MissingError):
     """cibuildwheel is missing, or too old to be asked."""
 
-    exit_code = 60
 
-
-class NoIdentifierError(LmsbuildError):
+class NoIdentifierError(InputError):
     """cibuildwheel has no build for the Python and architecture that were asked for."""
 
-    exit_code = 61
 
-
-class NoEngineError(LmsbuildError):
+class NoEngineError(MissingError):
     """No container engine works here, or none that runs the architecture."""
 
-    exit_code = 62
 
-
-class SourceBuildError(LmsbuildError):
+class SourceBuildError(BuildError):
     """The build in the container failed, or cannot make a wheel with LMS."""
 
-    exit_code = 63
 
-
-class BuildConfigError(LmsbuildError):
+class BuildConfigError(PatchError):
     """The configuration of the build, or the data that it is made from, is malformed."""
-
-    exit_code = 64
 
 
 # Conda packages and channels -------------------------------------------------------------------
 
 
-class CondaError(LmsbuildError):
+class CondaError(InputError):
     """The wheel cannot become a conda package."""
 
-    exit_code = 55
 
-
-class PackagerError(LmsbuildError):
+class PackagerError(MissingError):
     """What makes or indexes conda packages is not installed, or failed."""
 
-    exit_code = 56
 
-
-class ChannelError(LmsbuildError):
+class ChannelError(InputError):
     """A folder is no conda channel, a file in it no conda package, or it cannot be served."""
 
-    exit_code = 57
 
-
-class ChangedPackageError(LmsbuildError):
+class ChangedPackageError(InputError):
     """The channel has a package of this name with other content."""
 
-    exit_code = 58
 
-
-class StaleIndexError(LmsbuildError):
+class StaleIndexError(CheckError):
     """A channel's index does not describe the packages that lie there."""
-
-    exit_code = 59
 
 
 # The machine --------------------------------------------------------------------------------
 
 
-class NoSpaceError(LmsbuildError):
+class NoSpaceError(FileError):
     """The disk, or the user's quota on it, is full."""
 
-    exit_code = 50
 
-
-class NetworkError(LmsbuildError):
-    """A download failed, at the start or in the middle."""
-
-    exit_code = 51
-
-
-class BusyError(LmsbuildError):
+class BusyError(FileError):
     """Another lmsbuild works in the same directory."""
 
-    exit_code = 52
 
-
-class NotWritableError(LmsbuildError):
+class NotWritableError(FileError):
     """A file or directory cannot be written, or read, for lack of permission."""
 
-    exit_code = 53
 
-
-class FileAccessError(LmsbuildError):
+class FileAccessError(FileError):
     """Any other failure of the file system."""
-
-    exit_code = 54

@@ -16,6 +16,7 @@ from typing import IO
 
 from lmsbuild.errors import (
     DamagedWheelError,
+    InputError,
     LmsbuildError,
     NetworkError,
     NoSpaceError,
@@ -29,10 +30,8 @@ _POLL_SECONDS = 0.2
 _NEWEST_GLIBC_MINOR = 50  # manylinux_2_N tags asked for: from here down to 2_17
 
 
-class NotOnIndexError(LmsbuildError):
+class NotOnIndexError(InputError):
     """The package index has no such wheel, or pip may not take it."""
-
-    exit_code = 41
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
-    LmsbuildError,
+    InputError,
     RenamedLibrariesError,
     WrongPlatformError,
     WrongPythonError,
@@ -39,16 +39,12 @@ _RENAMED = re.compile(
 )
 
 
-class CpuOnlyWheelError(LmsbuildError):
+class CpuOnlyWheelError(InputError):
     """The wheel is a torch without CUDA, where there is nothing to swap."""
 
-    exit_code = 42
 
-
-class AlreadyGraftedError(LmsbuildError):
+class AlreadyGraftedError(InputError):
     """The wheel has LMS already."""
-
-    exit_code = 43
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from lmsbuild.errors import (
     CondaError,
     DamagedWheelError,
     PackagerError,
+    TargetExistsError,
     WrongPlatformError,
 )
 from lmsbuild.resources import recipes_dir
@@ -187,7 +188,7 @@ def test_both_recipes_say_the_same(fake: FakeTorch, tmp_path: Path) -> None:
     assert (folder / "stage" / SITE / "torch" / "version.py").is_file()
     # Nothing is overwritten.
     again = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
-    assert again.exit_code == 26
+    assert again.exit_code == TargetExistsError.exit_code
     assert (folder / "stage").is_dir()
 
 

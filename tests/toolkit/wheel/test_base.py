@@ -13,7 +13,6 @@ import pytest
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
-    LmsbuildError,
     UnsafeMemberError,
     WrongPlatformError,
     WrongPythonError,
@@ -251,11 +250,3 @@ def test_another_build_of_the_same_version(
     text = VERSION_PY.replace(old, new).encode()
     with pytest.raises(ForeignWheelError, match=message):
         check(fake, changed(fake, tmp_path, {"torch/version.py": text}))
-
-
-def test_each_kind_of_failure_has_its_own_exit_code() -> None:
-    def leaves(cls: type[LmsbuildError]) -> list[type[LmsbuildError]]:
-        return [leaf for sub in cls.__subclasses__() for leaf in (sub, *leaves(sub))]
-
-    codes = [cls.exit_code for cls in leaves(LmsbuildError)]
-    assert len(codes) == len(set(codes))
