@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild.conda import base as condabase
 from lmsbuild.conda.base import PATHS, CondaBase
 from lmsbuild.conda.writer import write_package
 from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.registry import Tag
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import remove_drafts
 from lmsbuild.tools.cache import scratch, sha256_of
@@ -18,10 +20,10 @@ from lmsbuild.tools.download import Target
 from lmsbuild.tools.report import Report, counter
 from lmsbuild.wheel import record, runtime_library, unofficial_base
 from lmsbuild.wheel.base import LIBRARY_FOLDER
+from lmsbuild.wheel.builder import Origin, build
 from lmsbuild.wheel.header_packages import newest_packages
 from lmsbuild.wheel.integrity import is_binary
-from lmsbuild.wheel.patch_python import patch_python
-from lmsbuild.wheel.plan import plan_for, provenance_of
+from lmsbuild.wheel.plan import LibraryPlan
 from lmsbuild.wheel.request import (
     LOCK_FILE,
     GraftRequest,
@@ -53,36 +55,59 @@ def build_package(request: GraftRequest, report: Report) -> GraftResult:
             advance=counter("check", sum(member.size for member in base.members), report),
         )
         target = Target(python=base.python, architecture=request.architecture)
-        patched = patch_python(tag, request.patches, base.read)
-        tag = unofficial_base.adapted(
-            tag, base.path.name, base.read, newest_packages(target, request.cache)
-        )
-        plan = plan_for(
-            tag, compiler, target, patches=request.patches, cache=request.cache, report=report
-        )
         digests = [sha256_of(path) for path in (request.base, *request.companions)]
-        identity = hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        libraries = runtime_library.kept_or_built(
-            plan, lambda _: base.torch, identity, request.cache, report
+        parts = build(
+            _PackageBase(package=base, digests=digests, cache=request.cache, target=target),
+            tag,
+            compiler,
+            patches=request.patches,
+            cache=request.cache,
+            report=report,
         )
-        provenance = provenance_of(
-            plan,
-            patched,
-            base=base.path.name,
-            sha256=digests[0],
-            binaries=_binaries(base),
-            pythons=(base.python,),
-        )
-        changes = {f"{base.site}/{path}": data for path, data in patched.files.items()}
-        changes |= {f"{base.site}/{LIBRARY_FOLDER}{name}": data for name, data in libraries.items()}
+        changes = {f"{base.site}/{path}": data for path, data in parts.files.items()}
+        changes |= {
+            f"{base.site}/{LIBRARY_FOLDER}{name}": data for name, data in parts.libraries.items()
+        }
         changes |= _metadata(base, changes)
-        path = write_package(base, changes, provenance, request.out, report)
-    return GraftResult(path=path, provenance=provenance)
+        path = write_package(base, changes, parts.provenance, request.out, report)
+    return GraftResult(path=path, provenance=parts.provenance)
 
 
-def _binaries(base: CondaBase) -> dict[str, str]:
-    rows = json.loads((base.folder / PATHS).read_bytes())["paths"]
-    return {row["_path"]: row.get("sha256", "") for row in rows if is_binary(row["_path"])}
+@dataclass(frozen=True, kw_only=True)
+class _PackageBase:
+    """A conda package as a base; see builder.Base."""
+
+    package: CondaBase
+    digests: Sequence[str]  # of the package and its companions
+    target: Target
+    cache: Path
+
+    portable = True
+
+    @property
+    def origin(self) -> Origin:
+        rows = json.loads((self.package.folder / PATHS).read_bytes())["paths"]
+        return Origin(
+            base=self.package.path.name,
+            sha256=self.digests[0],
+            binaries={
+                row["_path"]: row.get("sha256", "") for row in rows if is_binary(row["_path"])
+            },
+            pythons=(self.package.python,),
+        )
+
+    def read(self, path: str) -> bytes | None:
+        return self.package.read(path)
+
+    def adapt(self, tag: Tag) -> Tag:
+        newest = newest_packages(self.target, self.cache)
+        return unofficial_base.adapted(tag, self.package.path.name, self.read, newest)
+
+    def libraries(self, plan: LibraryPlan, report: Report) -> dict[str, bytes]:
+        identity = hashlib.sha256(" ".join(self.digests).encode()).hexdigest()
+        return runtime_library.kept_or_built(
+            plan, lambda _: self.package.torch, identity, self.cache, report
+        )
 
 
 def _metadata(base: CondaBase, changes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:

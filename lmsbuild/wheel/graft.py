@@ -8,9 +8,12 @@ follow.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.registry import Tag
 from lmsbuild.tools import fetch, lock
 from lmsbuild.tools.atomic import remove_drafts
 from lmsbuild.tools.cache import sha256_of
@@ -19,10 +22,11 @@ from lmsbuild.tools.report import Report, counter, prefixed
 from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity, runtime_library, unofficial_base
 from lmsbuild.wheel.base import PROJECT, BaseWheel
+from lmsbuild.wheel.builder import Origin, build
 from lmsbuild.wheel.header_packages import newest_packages
 from lmsbuild.wheel.integrity import is_binary
-from lmsbuild.wheel.patch_python import patch_python
-from lmsbuild.wheel.plan import plan_for, provenance_of
+from lmsbuild.wheel.plan import LibraryPlan
+from lmsbuild.wheel.record import Row
 from lmsbuild.wheel.request import LOCK_FILE, GraftRequest, GraftResult, check_request
 from lmsbuild.wheel.writer import write_wheel
 
@@ -50,35 +54,71 @@ def build_wheel(request: GraftRequest, report: Report) -> GraftResult:
             official=official,
             advance=counter("check", total, report),
         )
-        target = Target(python=base.python, architecture=request.architecture)
         with integrity.open_wheel(base.path) as wheel:
-            patched = patch_python(tag, request.patches, _reader(wheel))
-            rows = integrity.read_record(wheel)
-            if not official:
-                tag = unofficial_base.adapted(
-                    tag, base.path.name, _reader(wheel), newest_packages(target, request.cache)
-                )
-        tag = unofficial_base.within(tag, base.platform_tag, request.architecture)
-        plan = plan_for(
-            tag, compiler, target, patches=request.patches, cache=request.cache, report=report
+            parts = build(
+                _WheelBase(
+                    wheel=base,
+                    archive=wheel,
+                    rows=integrity.read_record(wheel),
+                    official=official,
+                    sha256=digest,
+                    index_sha256=index_digest,
+                    target=Target(python=base.python, architecture=request.architecture),
+                    cache=request.cache,
+                ),
+                tag,
+                compiler,
+                patches=request.patches,
+                cache=request.cache,
+                report=report,
+            )
+        path = write_wheel(
+            base, parts.files, parts.libraries, parts.provenance, request.out, report
         )
+    return GraftResult(path=path, provenance=parts.provenance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WheelBase:
+    """A wheel as a base; see builder.Base."""
+
+    wheel: BaseWheel
+    archive: zipfile.ZipFile
+    rows: Sequence[Row]
+    official: bool
+    sha256: str
+    index_sha256: str | None
+    target: Target
+    cache: Path
+
+    portable = True
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(
+            base=self.wheel.path.name,
+            sha256=self.sha256,
+            index_sha256=self.index_sha256,
+            binaries={row.path: row.hash for row in self.rows if is_binary(row.path)},
+            pythons=(self.wheel.python,),
+        )
+
+    def read(self, path: str) -> bytes | None:
+        return self.archive.read(path) if path in self.archive.NameToInfo else None
+
+    def adapt(self, tag: Tag) -> Tag:
+        if not self.official:
+            newest = newest_packages(self.target, self.cache)
+            tag = unofficial_base.adapted(tag, self.wheel.path.name, self.read, newest)
+        return unofficial_base.within(tag, self.wheel.platform_tag, self.target.architecture)
+
+    def libraries(self, plan: LibraryPlan, report: Report) -> dict[str, bytes]:
         identity = (
-            runtime_library.release_identity(tag, request.architecture, rows)
-            if official
-            else digest
+            runtime_library.release_identity(plan.tag, self.target.architecture, self.rows)
+            if self.official
+            else self.sha256
         )
-        libraries = runtime_library.library_for(plan, base, identity, request.cache, report)
-        provenance = provenance_of(
-            plan,
-            patched,
-            base=base.path.name,
-            sha256=digest,
-            index_sha256=index_digest,
-            binaries={row.path: row.hash for row in rows if is_binary(row.path)},
-            pythons=(base.python,),
-        )
-        path = write_wheel(base, patched, libraries, provenance, request.out, report)
-    return GraftResult(path=path, provenance=provenance)
+        return runtime_library.library_for(plan, self.wheel, identity, self.cache, report)
 
 
 def _obtain(request: GraftRequest, report: Report) -> tuple[BaseWheel, str, str | None]:
@@ -93,10 +133,3 @@ def _obtain(request: GraftRequest, report: Report) -> tuple[BaseWheel, str, str 
         f"{PROJECT}=={request.tag.version}", target, request.cache, prefixed("download", report)
     )
     return basewheel.identify(fetched.path), fetched.sha256, fetched.index_sha256
-
-
-def _reader(wheel: zipfile.ZipFile) -> Callable[[str], bytes | None]:
-    def read(path: str) -> bytes | None:
-        return wheel.read(path) if path in wheel.NameToInfo else None
-
-    return read

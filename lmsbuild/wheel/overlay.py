@@ -29,8 +29,9 @@ from lmsbuild.tools.download import Target
 from lmsbuild.tools.report import Report
 from lmsbuild.wheel import provenance, runtime_library
 from lmsbuild.wheel.base import LIBRARY_FOLDER, CpuOnlyWheelError
-from lmsbuild.wheel.patch_python import PythonPatch, patch_python
-from lmsbuild.wheel.plan import LibraryPlan, plan_for, provenance_of
+from lmsbuild.wheel.builder import Origin, build
+from lmsbuild.wheel.plan import LibraryPlan
+from lmsbuild.wheel.provenance import Provenance
 from lmsbuild.wheel.version import assigned, mark_metadata
 
 # Of the installation's dist-info: who installed it and where its files lie is not true here.
@@ -114,37 +115,59 @@ def build_overlay(
     machine = elf.read(installation.torch / "lib" / "libc10.so").machine
     compiler = find_compiler(machine)
 
-    def read(path: str) -> bytes | None:
-        file = root / path
-        return file.read_bytes() if file.is_file() else None
-
-    patched = patch_python(tag, patches, read)
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    plan = plan_for(
-        tag,
-        compiler,
-        Target(python=python, architecture=machine),
-        patches=patches,
-        cache=cache,
-        report=report,
-        portable=False,
-    )
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as work:
-        built = runtime_library.build(plan, installation.torch, work / "objects", cache, report)
+        base = _InstalledBase(
+            installation=installation, machine=machine, folder=work / "objects", cache=cache
+        )
+        parts = build(base, tag, compiler, patches=patches, cache=cache, report=report)
         overlay = work / "overlay"
-        libraries = {LIBRARY_FOLDER + path.name: path.read_bytes() for path in built}
-        files = {**patched.files, **libraries}
+        libraries = {LIBRARY_FOLDER + name: data for name, data in parts.libraries.items()}
+        files = {**parts.files, **libraries}
         _link_tree(root, overlay, files)
         for path in libraries:
             (overlay / path).chmod(0o755)
         _link_neighbours(installation, overlay)
-        _write_dist_info(installation, patched, plan, overlay)
+        _write_dist_info(installation, parts.provenance, overlay)
         if folder.exists():
             folder.rmdir()
         overlay.rename(folder)
     return folder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _InstalledBase:
+    """An installed torch as a base; see builder.Base."""
+
+    installation: Installation
+    machine: str
+    folder: Path  # to compile in
+    cache: Path
+
+    portable = False
+
+    @property
+    def target(self) -> Target:
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return Target(python=python, architecture=self.machine)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(base=str(self.installation.torch))
+
+    def read(self, path: str) -> bytes | None:
+        file = self.installation.torch.parent / path
+        return file.read_bytes() if file.is_file() else None
+
+    def adapt(self, tag: Tag) -> Tag:
+        return tag
+
+    def libraries(self, plan: LibraryPlan, report: Report) -> dict[str, bytes]:
+        built = runtime_library.build(
+            plan, self.installation.torch, self.folder, self.cache, report
+        )
+        return {path.name: path.read_bytes() for path in built}
 
 
 def _link_tree(root: Path, overlay: Path, files: dict[str, bytes | None]) -> None:
@@ -174,9 +197,7 @@ def _link_neighbours(installation: Installation, overlay: Path) -> None:
             (overlay / name).symlink_to(installation.torch.parent / name)
 
 
-def _write_dist_info(
-    installation: Installation, patched: PythonPatch, plan: LibraryPlan, overlay: Path
-) -> None:
+def _write_dist_info(installation: Installation, made: Provenance, overlay: Path) -> None:
     """So that importlib.metadata and pip see the version with LMS's mark."""
     old = _dist_info(installation)
     metadata = (
@@ -194,7 +215,6 @@ def _write_dist_info(
                 (new / entry.name).write_bytes(entry.read_bytes())
     (new / "METADATA").write_bytes(marked)
     (new / "INSTALLER").write_text("lmsbuild\n", encoding="utf-8")
-    made = provenance_of(plan, patched, base=str(installation.torch))
     (new / provenance.FILE_NAME).write_bytes(provenance.dump(made))
 
 

@@ -13,7 +13,6 @@ from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.report import Report, counter
 from lmsbuild.wheel import integrity, provenance, record
 from lmsbuild.wheel.base import LIBRARY_FOLDER, PROJECT, BaseWheel
-from lmsbuild.wheel.patch_python import PythonPatch
 from lmsbuild.wheel.provenance import Provenance
 from lmsbuild.wheel.request import require_space
 from lmsbuild.wheel.version import lms_version, mark_metadata
@@ -23,7 +22,7 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD, worthless with 
 
 def write_wheel(
     base: BaseWheel,
-    patched: PythonPatch,
+    files: Mapping[str, bytes | None],
     libraries: Mapping[str, bytes],
     origin: Provenance,
     out: Path,
@@ -38,7 +37,7 @@ def write_wheel(
     name, _, *rest = base.path.name.split("-")
     path = out / "-".join([name, version, *rest])
     with draft(path) as unfinished, unfinished.open("xb") as stream:
-        _write(stream, base, version, patched, libraries, origin, report)
+        _write(stream, base, version, files, libraries, origin, report)
         stream.flush()
         os.fsync(stream.fileno())
     return path
@@ -48,7 +47,7 @@ def _write(
     stream: IO[bytes],
     base: BaseWheel,
     version: str,
-    patched: PythonPatch,
+    files: Mapping[str, bytes | None],
     libraries: Mapping[str, bytes],
     origin: Provenance,
     report: Report,
@@ -62,7 +61,7 @@ def _write(
         rows = {row.path: row for row in integrity.read_record(source)}
         metadata = source.getinfo(f"{old}/METADATA")
         replaced: dict[str, bytes | None] = {
-            **patched.files,
+            **files,
             f"{old}/METADATA": mark_metadata(source.read(metadata), base.path.name),
             f"{old}/RECORD": None,
             **{f"{old}/{name}": None for name in _SIGNATURES},
@@ -91,8 +90,8 @@ def _write(
         members = source.infolist()
         put_all([info for info in members if not info.filename.startswith(f"{old}/")])
         present = {info.filename for info in members}
-        for name in sorted(patched.files.keys() - present):
-            if (data := patched.files[name]) is not None:
+        for name in sorted(files.keys() - present):
+            if (data := files[name]) is not None:
                 put(name, data)
         for name, data in libraries.items():
             put(LIBRARY_FOLDER + name, data, zipcopy.SHARED_LIBRARY)
