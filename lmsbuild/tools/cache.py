@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 _SCRATCH = "scratch-"
 _STALE_SECONDS = 24 * 60 * 60  # no build takes that long
@@ -17,11 +18,8 @@ _HASH_CHUNK = 4 << 20  # bytes per read while hashing
 
 
 def default_cache() -> Path:
-    """``lmsbuild`` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG specification says to ignore a relative path.
-    root = Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"
-    return root / "lmsbuild"
+    """``lmsbuild`` in the user's cache folder: XDG_CACHE_HOME, or ~/.cache."""
+    return user_cache_path("lmsbuild", appauthor=False)
 
 
 def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:
