@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tempfile
 from pathlib import Path
+from typing import cast
 
+import tomlkit
 from packaging.version import Version
+from tomlkit.items import AoT, Table
 
 from lmsbuild.errors import RegistryError
 from lmsbuild.registry import Tag, load_registry, validate_registry
 
-_ENTRY = re.compile(r"^\[\[tag\]\]\n(?:(?!\[).*\n)*?name = \"v?([^\"]+)\"", re.MULTILINE)
 _SCHEMA = "tags.schema.json"
 
 
-def entry_text(tag: Tag) -> str:
-    """The entry as TOML."""
-    verified = tag.verified
+def entry_of(tag: Tag) -> Table:
+    """The entry as a TOML table."""
     values = {
         "name": tag.name,
         "git_commit": tag.git_commit,
@@ -34,12 +33,18 @@ def entry_text(tag: Tag) -> str:
         "abi_version": tag.abi_version,
         "manylinux": tag.manylinux,
     }
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    entry = tomlkit.table()
+    for key, value in values.items():
+        if value is not None:
+            entry.add(key, value)
     proof = ", ".join(
-        f"{key} = {json.dumps(getattr(verified, key))}"
+        f"{key} = {tomlkit.item(getattr(tag.verified, key)).as_string()}"
         for key in ("hooks_wheel", "hooks_source", "simulated", "gpu")
     )
-    return "\n".join(["[[tag]]", *lines, f"verified = {{ {proof} }}", ""])
+    # As the file has it: tomlkit's own inline tables have no spaces inside the braces.
+    entry.add("verified", tomlkit.value(f"{{ {proof} }}"))
+    entry.add(tomlkit.nl())
+    return entry
 
 
 def with_entry(directory: Path, tag: Tag) -> bytes:
@@ -49,14 +54,15 @@ def with_entry(directory: Path, tag: Tag) -> bytes:
         RegistryError: the result would break the schema, or the tag is there already.
     """
     text = (directory / "tags.toml").read_text("utf-8")
-    place = len(text)
-    for found in _ENTRY.finditer(text):
-        if Version(found[1]) > Version(tag.version):
-            place = found.start()
-            break
-    before = text[:place].rstrip("\n") + "\n\n"
-    after = f"\n{text[place:]}" if text[place:] else ""
-    content = (before + entry_text(tag) + after).encode("utf-8")
+    document = tomlkit.parse(text.rstrip("\n") + "\n\n")
+    entries = cast("AoT", document["tag"])
+    newer = (
+        place
+        for place, entry in enumerate(entries)
+        if Version(entry["name"].removeprefix("v")) > Version(tag.version)
+    )
+    entries.insert(next(newer, len(entries)), entry_of(tag))
+    content = (tomlkit.dumps(document).rstrip("\n") + "\n").encode("utf-8")
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
         trial = Path(folder)
         (trial / "tags.toml").write_bytes(content)
