@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from lmsbuild.errors import (
     DamagedWheelError,
@@ -26,7 +23,6 @@ from lmsbuild.errors import (
 # progress(what, bytes so far, bytes in all or None while unknown)
 Progress = Callable[[str, int, "int | None"], None]
 
-_POLL_SECONDS = 0.2
 _NEWEST_GLIBC_MINOR = 50  # manylinux_2_N tags asked for: from here down to 2_17
 
 
@@ -77,7 +73,7 @@ def download(
         "--only-binary=:all:",
         "--disable-pip-version-check",
         "--no-input",
-        "--progress-bar=off",
+        "--progress-bar=raw",
         "--log",
         str(log),
         "--dest",
@@ -93,9 +89,8 @@ def download(
         # has no CUDA.
         f"{requirement},!={requirement.partition('==')[2]}+cpu",
     ]
-    # pip writes the file it is downloading below TMPDIR: watching it there gives the progress
-    # with every version of pip, and keeps the bytes on the cache's file system.
-    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+    # pip writes what it downloads below TMPDIR first: /tmp may be too small for it.
+    environment = os.environ | {"TMPDIR": str(temporary)}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
@@ -104,13 +99,17 @@ def download(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            errors="replace",
         )
+        assert process.stdout is not None
         try:
-            output = _watch(process, requirement, temporary, progress)
+            output = _follow(process.stdout, requirement, progress)
+            process.wait()  # its output ends a little earlier
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
+            process.stdout.close()
         errors.seek(0)
         messages = errors.read().decode("utf-8", "replace")
     if process.returncode:
@@ -118,56 +117,24 @@ def download(
     return dict(_LINK_WITH_HASH.findall(_read(log)))
 
 
-def _watch(
-    process: subprocess.Popen[str], requirement: str, temporary: Path, progress: Progress | None
-) -> str:
-    """Follow the download until pip ends; returns what pip printed."""
-    assert process.stdout is not None
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)\n")
+
+
+def _follow(stream: Iterable[str], requirement: str, progress: Progress | None) -> str:
+    """Tell the progress until pip ends; returns what else pip printed."""
     lines: list[str] = []
-    reader = threading.Thread(target=_collect, args=(process.stdout, lines), daemon=True)
-    reader.start()
-    seen = 0
-    while process.poll() is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_SECONDS)
-        # The largest size ever seen: pip removes its temporary file at the end.
-        seen = max(seen, _largest_file(temporary))
-        # Until pip announces a download, what lies there are small files of its own.
-        if progress and (total := _announced_size(lines)):
-            progress(requirement, min(seen, total), total)
-    reader.join()
-    if progress and (total := _announced_size(lines)):
-        progress(requirement, total, total)
+    for line in stream:
+        found = _PROGRESS.fullmatch(line)
+        if not found:
+            lines.append(line)
+        elif progress:
+            # pip says 0 for a size that the index does not tell.
+            progress(requirement, int(found[1]), int(found[2]) or None)
     return "".join(lines)
 
 
-def _collect(stream: IO[str], lines: list[str]) -> None:
-    lines.extend(stream)
-
-
-def _largest_file(folder: Path) -> int:
-    largest = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                largest = max(largest, os.lstat(os.path.join(parent, name)).st_size)
-            except FileNotFoundError:
-                continue  # pip removed it between the listing and the look
-    return largest
-
-
-_DOWNLOADING = re.compile(r"Downloading \S+\.whl \(([\d.]+) (bytes|[kMG]B)\)")
-_UNITS = {"bytes": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
-
-
-def _announced_size(lines: list[str]) -> int | None:
-    """Size in bytes that pip announced, to the four digits that it prints."""
-    for line in reversed(lines):
-        if match := _DOWNLOADING.search(line):
-            return int(float(match[1]) * _UNITS[match[2]])
-    return None
-
-
+# `pip download` writes no report. `pip install --dry-run --report` throws the wheel away again, so
+# that an index without metadata files would have to send it twice.
 _LINK_WITH_HASH = re.compile(r"Found link \S*/([^/\s#]+\.whl)#sha256=([0-9a-f]{64})")
 
 
@@ -192,6 +159,7 @@ _NETWORK_SIGNS = (
 )
 # In the log only: pip goes on with an index that it cannot reach as with an empty one.
 _UNREACHABLE = re.compile(r"Could not fetch URL \S+ (connection error|There was a problem)")
+_TOO_OLD = "--progress-bar: invalid choice"
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) (.+)")
 
 
@@ -199,7 +167,13 @@ def _failure(requirement: str, target: Target, text: str, log: str) -> LmsbuildE
     """pip's failure as one of ours."""
     if "No module named pip" in text:
         return ToolMissingError(
-            f"{sys.executable} has no pip; install it (python -m ensurepip) and try again"
+            f"{sys.executable} has no pip; install it (python -m ensurepip, or uv pip install pip) "
+            "and try again"
+        )
+    if _TOO_OLD in text:
+        return ToolMissingError(
+            f"the pip of {sys.executable} is older than 24.1; run: "
+            f"{sys.executable} -m pip install --upgrade pip"
         )
     if "No space left on device" in text:
         return NoSpaceError(
