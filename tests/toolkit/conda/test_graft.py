@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,17 @@ def test_the_package_tells_the_truth_about_itself(
 
 @pytest.mark.parametrize("suffix", condabase.SUFFIXES)
 def test_the_same_inputs_give_the_same_bytes(
-    fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path, suffix: str
+    fake: FakeTorch,
+    offline: None,
+    shared_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
 ) -> None:
     base = write_package(tmp_path / f"{STEM}{suffix}", files_of(fake))
     first = build(fake, base, tmp_path / "first", shared_cache).read_bytes()
+    # zipfile dates a member so unless it is told a date, as conda_package_streaming does not.
+    monkeypatch.setattr(time, "localtime", lambda _=None: time.gmtime(2_000_000_000))
     assert build(fake, base, tmp_path / "second", shared_cache).read_bytes() == first
 
 

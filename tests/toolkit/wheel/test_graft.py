@@ -18,6 +18,7 @@ from typing import IO
 
 import pytest
 from click.testing import CliRunner
+from installer.sources import WheelFile
 
 import lmsbuild.cli.commands.wheel as wheel_command
 from lmsbuild.cli.main import main
@@ -128,6 +129,11 @@ def provenance_digest(raw: bytes) -> str:
     from base64 import urlsafe_b64encode
 
     return "sha256=" + urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def test_installer_finds_record_true(grafted: GraftResult) -> None:
+    with WheelFile.open(grafted.path) as wheel:
+        wheel.validate_record(validate_contents=True)
 
 
 def test_upstreams_members_are_copied_still_compressed(

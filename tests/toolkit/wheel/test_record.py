@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 
 import pytest
+from installer.records import RecordEntry, parse_record_file
 
 from lmsbuild.wheel import record
 from lmsbuild.wheel.record import RecordSyntaxError, Row
@@ -31,6 +33,21 @@ def test_parse_and_serialize_are_inverse() -> None:
     text = record.serialize(rows)
     assert text.splitlines()[1] == '"odd, ""name"".py",sha256=def,0'
     assert record.parse(text) == rows
+
+
+def test_others_read_what_is_written() -> None:
+    rows = [
+        record.row_of('odd, "name".py', b"x = 1\n"),
+        record.row_of("empty/__init__.py", b""),
+        Row(path="x.dist-info/RECORD"),
+    ]
+    text = record.serialize(rows)
+    entries = [RecordEntry.from_elements(*cells) for cells in parse_record_file(io.StringIO(text))]
+    assert [(entry.path, str(entry.hash_ or ""), entry.size) for entry in entries] == [
+        (row.path, row.hash, row.size) for row in rows
+    ]
+    assert entries[0].validate_stream(io.BytesIO(b"x = 1\n"))
+    assert not entries[0].validate_stream(io.BytesIO(b"x = 2\n"))
 
 
 def test_carriage_returns_and_empty_lines_are_read() -> None:
