@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the LMS wheel of another architecture, and runs tests on its libraries below qemu.
 
-    python ci/cross_tests.py aarch64 ppc64le
+    python ci/cross_tests.py                     # every architecture of sysroots.toml
     python ci/cross_tests.py aarch64 --larger    # more tests, which take minutes
 
 Where there is an official wheel, all of its libraries run, with the simulated device compiled for
@@ -56,11 +56,11 @@ SECONDS = 1800
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("architectures", nargs="+")
+    parser.add_argument("architectures", nargs="*", help="default: those of sysroots.toml")
     parser.add_argument("--larger", action="store_true", help="run more tests")
     options = parser.parse_args(arguments)
     code = 0
-    for architecture in options.architectures:
+    for architecture in options.architectures or sysroot.known():
         try:
             tools = Tools(architecture)
         except (Unavailable, MissingCompilerError) as error:

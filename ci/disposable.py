@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -38,9 +39,9 @@ class DisposableTorch:
         folder, release = told.stdout.split()
         torch = Path(folder)
         self.tag = load_registry().get(release.split("+")[0])
-        self._compiler = find_compiler("x86_64")
+        self._compiler = find_compiler(platform.machine())
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        target = Target(architecture="x86_64", python=version)
+        target = Target(architecture=platform.machine(), python=version)
         headers = fetch_headers(self.tag, target, default_cache(), lambda *_: None)
         self.folder = torch
         self.cuda = tuple(found.path for found in headers.values())

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -46,9 +47,14 @@ class Sysroot:
         return f"{self.architecture}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
 
 
+def known() -> tuple[str, ...]:
+    """The architectures that there is a sysroot for."""
+    return tuple(_rows())
+
+
 def described(architecture: str) -> Sysroot:
     """The sysroot of an architecture. Raises Unavailable when there is none."""
-    rows = tomllib.loads(DATA.read_text("utf-8"))
+    rows = _rows()
     if architecture not in rows:
         raise Unavailable(f"no sysroot for {architecture}; there are: {', '.join(rows)}")
     values = {
@@ -56,6 +62,10 @@ def described(architecture: str) -> Sysroot:
         for key, value in rows[architecture].items()
     }
     return Sysroot(architecture=architecture, **values)
+
+
+def _rows() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(DATA.read_text("utf-8"))
 
 
 def make(sysroot: Sysroot, cache: Path, mirror: Mirror) -> Path:

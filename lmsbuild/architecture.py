@@ -23,6 +23,7 @@ class Architecture:
         qemu: the emulator that tests run with.
         debian, conda: Debian's and conda's name, such as "arm64", "linux-aarch64".
         cuda_packages: the architecture whose CUDA header packages are taken.
+        cuda_repository: NVIDIA's name in the URLs of CUDA's RPM packages, such as "sbsa".
     """
 
     name: str
@@ -34,6 +35,7 @@ class Architecture:
     debian: str
     conda: str
     cuda_packages: str
+    cuda_repository: str
 
 
 @functools.cache

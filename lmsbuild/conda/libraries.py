@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from lmsbuild._compat import tomllib
+from lmsbuild.architecture import architectures
 from lmsbuild.errors import CondaError, RegistryError
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.resources import data_file
@@ -45,11 +46,16 @@ class Needs:
 
 
 def load_mapping() -> dict[str, Any]:
-    """conda.toml as it is. Raises RegistryError."""
+    """conda.toml, with each architecture's loader among the system's libraries.
+
+    Raises RegistryError.
+    """
     try:
-        return tomllib.loads(data_file("conda.toml").read_text(encoding="utf-8"))
+        mapping = tomllib.loads(data_file("conda.toml").read_text(encoding="utf-8"))
     except ValueError as error:
         raise RegistryError(f"lmsbuild's own data/conda.toml is malformed ({error})") from error
+    mapping["system"].update({known.loader: "" for known in architectures().values()})
+    return mapping
 
 
 def needs_of(site_packages: Path, architecture: str) -> Needs:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from lmsbuild.architecture import architectures
 from lmsbuild.errors import WrongPlatformError
 
 # `uname -m` to conda's subdir.
-SUBDIRS = {"x86_64": "linux-64", "aarch64": "linux-aarch64", "ppc64le": "linux-ppc64le"}
+SUBDIRS = {name: known.conda for name, known in architectures().items()}
 
 NOARCH = "noarch"
 

@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from lmsbuild import console
 from lmsbuild._compat import tomllib
+from lmsbuild.architecture import architectures
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.state import default_directory
 from lmsbuild.container.cibuildwheel import Builder, config_text, find_builder
@@ -216,8 +217,8 @@ def load_data() -> dict[str, Any]:
 
 def _require_cuda(request: BuildRequest, data: Mapping[str, Any]) -> None:
     tag, architecture = request.tag, request.architecture
-    if architecture not in data["repository"]:
-        known = ", ".join(data["repository"])
+    if architecture not in architectures():
+        known = ", ".join(architectures())
         raise WrongPlatformError(
             f"there is no CUDA for {architecture} in containers; choose one of {known}"
         )
@@ -281,9 +282,11 @@ def _settings(
     if request.image is None:
         major, minor = tag.cuda.split(".")
         cuda = data["cuda_packages"].format(major=major, minor=minor)
+        folder = architectures()[architecture].cuda_repository
+        repository = data["repository"].format(architecture=folder)
         settings["before-all"] = (
             "dnf install -y dnf-plugins-core"
-            f" && dnf config-manager --add-repo {data['repository'][architecture]}"
+            f" && dnf config-manager --add-repo {repository}"
             f" && dnf install -y {data['gcc'][tag.cuda]} {cuda}"
         )
     return settings

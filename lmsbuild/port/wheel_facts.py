@@ -12,6 +12,7 @@ from email.parser import HeaderParser
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
+from lmsbuild.architecture import architectures
 from lmsbuild.errors import ForeignWheelError, RegistryError
 from lmsbuild.native import compile, manylinux
 from lmsbuild.registry import Registry, Tag, Verified
@@ -61,7 +62,10 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
         hooks=name,
         pythons=_pythons(metadata, base),
         architectures=tuple(
-            machine for machine in ("x86_64", "aarch64") if _wanted(markers, machine)
+            # A wheel that requires NVIDIA's packages is for an architecture that has them.
+            name
+            for name, known in architectures().items()
+            if known.cuda_packages == name and _wanted(markers, name)
         ),
         strategies=("graft",),
         cuda=cuda,

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 import pytest
 import rattler
 import rattler_build
+from elftools.elf.enums import ENUM_E_MACHINE
 
+from lmsbuild.architecture import architectures
 from lmsbuild.conda.package import Packager, PackageRequest, PackageResult, build_package
 from lmsbuild.resources import recipes_dir
 from toolkit.helpers.fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
 
 LMS_INFO = f"torch-{VERSION}+lms1.dist-info"
-E_MACHINE = {"x86_64": 62, "aarch64": 183, "ppc64le": 21}
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 
 Answer = TypeVar("Answer")
@@ -80,7 +81,8 @@ def for_machine(data: bytes, architecture: str) -> bytes:
     """An ELF file's bytes with another machine in its header; other files as they are."""
     if not data.startswith(b"\x7fELF"):
         return data
-    return data[:18] + struct.pack("<H", E_MACHINE[architecture]) + data[20:]
+    machine = ENUM_E_MACHINE[architectures()[architecture].elf_machine]
+    return data[:18] + struct.pack("<H", machine) + data[20:]
 
 
 def package_of(
