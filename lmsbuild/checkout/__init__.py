@@ -1,1 +1,1 @@
-"""A checkout of PyTorch: patches put on it, taken off it, and made from its commits."""
+"""A checkout of PyTorch: apply and remove patches, and make patches from its commits."""

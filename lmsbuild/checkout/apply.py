@@ -1,4 +1,4 @@
-"""Putting a tag's patches on PyTorch's sources."""
+"""Apply a tag's patches to PyTorch's sources."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def _rehearse(repo: Repo, series: Series, others: tuple[str, ...], where: Path) 
 
 
 def _reason(repo: Repo, tag: Tag, words: str) -> str:
-    """What about the file keeps a hook from applying, as far as the repository tells."""
+    """Why a hook does not apply to the file, as far as the repository shows."""
     failed = _FAILED_AT.search(words) or _FAILED_FILE.search(words)
     if failed is None:
         return ""

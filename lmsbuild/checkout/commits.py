@@ -42,7 +42,7 @@ class Stack:
 
     @property
     def ids(self) -> set[str]:
-        """The mails that the commits were once made from."""
+        """The mails that the commits were made from."""
         found = (trailer(commit, PATCH_TRAILER) for commit in (self.runtime, *self.hooks))
         return {value for value in found if value}
 
@@ -51,7 +51,7 @@ def find_stack(repo: Repo, where: Path, top: str = "HEAD") -> Stack:
     """The stack below ``top``.
 
     Raises:
-        NotAppliedError: there is none, or the clone is too shallow to hold what it stands on.
+        NotAppliedError: there is none, or the clone is too shallow to contain its base.
         RefreshError: its commits are not one line of finished commits.
     """
     commits = git.first_parents(repo, SEARCH_DEPTH, top)
@@ -83,8 +83,8 @@ def named(commit: Commit) -> str:
 def runtime_paths(repo: Repo, stack: Stack, known: set[str]) -> set[str]:
     """Paths in PyTorch's tree that belong to the runtime, and not to a hook.
 
-    Those that the runtime has had (``known``), those that its commit brings, and what lies in a
-    folder that only the runtime has.
+    They are the paths that the runtime had before (``known``), the paths that its commit adds, and
+    everything in a folder that only the runtime has.
 
     Raises:
         RefreshError: the runtime's commit changes upstream's files, or is not there.

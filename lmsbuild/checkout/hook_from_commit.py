@@ -28,9 +28,9 @@ def hooks_of(
 ) -> tuple[Mail, ...]:
     """The hooks that the commits of a stack describe, in order, named by their file names.
 
-    A commit that was made from one of the ``former`` hooks, or has its subject, keeps what is not
-    the commit's: the author's and the date header, the file's name, how much context there is.
-    Paths of the ``runtime`` are left out, and commits that change nothing else.
+    If a commit was made from one of the ``former`` hooks, or has its subject, the hook keeps what a
+    commit does not contain: the author's and the date header, the file's name and the number of
+    context lines. Paths of the ``runtime`` are left out, and so are commits that change only those.
 
     Raises:
         RefreshError: a commit cannot be a hook; the message names it and says why.
@@ -71,7 +71,7 @@ def _diff(repo: Repo, commit: Commit, model: Mail | None, runtime: Collection[st
 
 
 def _style(model: Mail | None) -> tuple[int, int]:
-    """Lines of context and digits of ids, as the hook has had them."""
+    """Lines of context and digits of ids in the former hook."""
     if model is None:
         return _CONTEXT, _ABBREVIATION
     hunks = [hunk for file in model.files for hunk in file.hunks]
@@ -95,7 +95,7 @@ def _name(
     number: int,
     taken: Collection[str],
 ) -> str:
-    # The order is the series file's: a name stays, whatever is put before it.
+    # The series file has the order, so a name stays the same if a hook is added before it.
     if model is not None and model.subject == subject:
         return model.name
     slug = git.sanitized_subject(repo, commit.hexsha)
@@ -113,7 +113,7 @@ def _mail(
     try:
         mail = Mail(
             name=name,
-            # Neither clock nor user name goes into a patch.
+            # A patch contains no time and no user name.
             author=model.author if model else AUTHOR,
             date=model.date if model else DATE,
             subject=subject,

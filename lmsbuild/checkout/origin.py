@@ -61,7 +61,7 @@ def classify(text: str) -> Source:
     """Finds out what ``text`` is.
 
     Raises:
-        SourceError: it is none of what can be a source.
+        SourceError: it is not a kind of source that lmsbuild knows.
     """
     path = Path(text)
     if path.is_dir():
@@ -80,7 +80,7 @@ def fetch(source: Source, tag: Tag, into: Path) -> None:
     """Makes ``into``, a new directory, a checkout of ``tag`` from ``source``.
 
     Raises:
-        SourceError, NetworkError, UnsafeMemberError: it cannot be had.
+        SourceError, NetworkError, UnsafeMemberError: the source is not available.
     """
     if source.kind is Kind.TARBALL:
         console.say(f"unpacking {source.text}")
@@ -95,7 +95,7 @@ def fetch(source: Source, tag: Tag, into: Path) -> None:
         console.say(f"cloning {source.text}")
         with git.opened(source.path) as repo:
             known = git.tag_commit(repo, tag.name)
-        # A checkout that was made from a tarball knows no tags: take what it has checked out.
+        # A checkout that was made from a tarball has no tags. Take its checked-out commit.
         branch = tag.name if known else None
         _clone(source.path.resolve().as_uri(), into, branch=branch, partial=False)
 
@@ -116,7 +116,7 @@ def unpack(tarball: Path, into: Path) -> None:
     """Unpacks a source tarball into the new directory ``into``, without its top directory.
 
     Raises:
-        SourceError: the tarball is damaged, or holds no PyTorch sources.
+        SourceError: the tarball is damaged, or does not contain PyTorch's sources.
         UnsafeMemberError: a member leads out of the folder.
     """
     if not hasattr(tarfile, "data_filter"):
@@ -153,7 +153,7 @@ def _inner(member: tarfile.TarInfo, tarball: Path) -> tarfile.TarInfo | None:
     parts = PurePosixPath(member.name).parts
     if ".." in parts or PurePosixPath(member.name).is_absolute():
         raise UnsafeMemberError(f"{tarball}: member {member.name!r} leads out of the folder")
-    # Someone else's .git would bring its own configuration and hooks.
+    # A .git in the tarball would add its own configuration and hooks.
     if len(parts) < 2 or ".git" in parts:
         return None
     changes: dict[str, str] = {"name": "/".join(parts[1:])}
@@ -164,7 +164,7 @@ def _inner(member: tarfile.TarInfo, tarball: Path) -> tarfile.TarInfo | None:
 
 
 def version_at_head(repo: Repo) -> str | None:
-    """The version that the files which are checked out call themselves, if they are PyTorch's."""
+    """The version in the checked-out files, if they are PyTorch's."""
     return _version(lambda name: git.file_at_head(repo, name))
 
 
@@ -219,6 +219,6 @@ def _matches(text: str, tag: Tag) -> bool:
     wanted = Version(tag.version)
     if found.release == wanted.release:
         return True
-    # Upstream's release branches carry the branch's first version, as X.Y.0a0; the version of
+    # Upstream's release branches contain the branch's first version, as X.Y.0a0. The version of
     # a release, X.Y.1 say, is given to the build from outside.
     return found.is_prerelease and found.release == (wanted.major, wanted.minor, 0)

@@ -53,7 +53,7 @@ def refresh(
         check: change nothing, only find out what would change.
 
     Raises:
-        NotAppliedError: the checkout carries no LMS patches.
+        NotAppliedError: the checkout has no LMS patches.
         RefreshError: its commits cannot become patches, or the patch files have changed since
             the checkout was made.
         DirtySourceError: there are changes that are not committed.
@@ -97,7 +97,7 @@ def refresh(
 
 
 def hook_files(patches: Path, tag: Tag, hooks: Sequence[Mail]) -> dict[str, bytes | None]:
-    """Content of a tag's folder below ``patches``, by path; None for what has to go."""
+    """Content of a tag's folder below ``patches``, by path; None for files to remove."""
     folder = patches / tag.hooks
     listing = folder / "series"
     files: dict[str, bytes | None] = {
@@ -124,7 +124,7 @@ def _differences(patches: Path, files: Mapping[str, bytes | None]) -> tuple[tupl
 def _kept(
     repo: Repo, stack: Stack, former: Sequence[Mail], hooks: Sequence[Mail]
 ) -> tuple[Mail, ...]:
-    """The CMake hooks that applying left out, so that no commit speaks of them."""
+    """The CMake hooks that were not applied, so that no commit contains them."""
     names = {mail.name for mail in hooks}
     missing = cmake_hook.absent(repo, former, stack.base)
     return tuple(
@@ -145,7 +145,7 @@ def _require_base(
     """The files below the patches are the tag's own, as far as that is known.
 
     Raises:
-        RefreshError: one is not: the hooks would be made against somebody's local change.
+        RefreshError: one is not, so the hooks would be made against a local change.
     """
     expected = _first_blobs(former)
     at_tag = tag_commit(repo, tag)
@@ -203,10 +203,10 @@ def _require_unchanged(
     folder: Path,
     where: Path,
 ) -> None:
-    """No patch file has changed behind the checkout's back.
+    """No patch file has changed since the checkout was made.
 
     Raises:
-        RefreshError: one has; refreshing would take that change back.
+        RefreshError: one has changed, and refreshing would undo the change.
     """
     known = stack.ids | {mail.sha256 for mail in hooks}
     then = _synced(repo, stack, where)
@@ -228,10 +228,10 @@ def _runtime_changes(
     present: Mapping[str, bytes],
     where: Path,
 ) -> dict[str, bytes | None]:
-    """Runtime files to write, by path; None for those that go.
+    """Runtime files to write, by path; None for those to remove.
 
-    ``present`` is what the patches directory has. It may have moved on since the checkout was
-    made: then a file that the checkout did not edit is left alone.
+    ``present`` is the content of the patches directory. It may have changed since the checkout was
+    made. A file that the checkout did not edit is left as it is.
     """
     former = _former_runtime(repo, stack, present, where)
     changes: dict[str, bytes | None] = {}
@@ -249,7 +249,7 @@ def _runtime_changes(
 
 
 def _synced(repo: Repo, stack: Stack, where: Path) -> Stack | None:
-    """The stack as it was when the patch files last said the same; None when unknown.
+    """The stack at the time when it last matched the patch files; None if unknown.
 
     The note may be about another branch, with another tag's patches or older ones.
     """
@@ -272,7 +272,7 @@ def _former_runtime(
         return {path: git.content_at(repo, then.top, path) for path in paths}
     applied = {path: git.content_at(repo, stack.runtime.hexsha, path) for path in brought}
     made_from = trailer(stack.runtime, PATCH_TRAILER)
-    # The commit may have been amended: then it is not what the checkout got.
+    # If the commit was amended, it is not what the checkout got.
     with suppress(SeriesError):
         for runtime in (applied, present):
             if runtime_mail_of(runtime, where).sha256 == made_from:

@@ -1,4 +1,4 @@
-"""Applying patches to a commit without touching the repository it is in."""
+"""Apply patches to a commit without changing its repository."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Rejection(Exception):
 
     Attributes:
         number: which of the patches, counted from 0.
-        words: what git says about it.
+        words: git's message.
     """
 
     def __init__(self, number: int, words: str) -> None:
@@ -29,7 +29,7 @@ class Rejection(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What applying patches would lead to.
+    """The result that applying the patches would have.
 
     Attributes:
         tree: id of the resulting tree.

@@ -1,4 +1,4 @@
-"""Taking a tag's patches back."""
+"""Remove a tag's patches from a checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmsbuild.tools import git
 
 
 def reverse(tag: Tag, directory: Path, *, check: bool = False) -> Outcome:
-    """Takes the patches of ``tag`` back: the checkout is at its base commit again.
+    """Removes the patches of ``tag``, so that the checkout is at its base commit again.
 
     Raises:
         NotAppliedError: they are not there, or have commits on top of them.

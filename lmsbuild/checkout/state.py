@@ -1,4 +1,4 @@
-"""A checkout that patches go onto: what is on it already, and whether it may be touched."""
+"""The state of a checkout: which patches it has, and whether it may be changed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lmsbuild.registry import Tag
 from lmsbuild.tools import git
 from lmsbuild.tools.lock import exclusive
 
-# How many commits are searched for the patches; other commits may have been put upon them.
+# How many commits are searched for the patches. Other commits may be on top of them.
 SEARCH_DEPTH = 500
 
-# What was checked out when the patch files and the checkout's commits were last the same. Of this
-# work tree only, and not copied by a clone.
+# The commit that was checked out when the patch files and the commits were last the same. It is for
+# this work tree only, and a clone does not copy it.
 SYNCED = "refs/worktree/lmsbuild/synced"
 
 
@@ -35,9 +35,9 @@ class Outcome:
         commits: subjects of the commits made or taken back, in order; empty when there was
             nothing to do.
         commit: id of the commit checked out afterwards; empty after a mere check.
-        drifted: hooks and files that are not quite what the hook was made against, though the
-            hook applies.
-        left_out: CMake hooks that this checkout has no place for, with the reason.
+        drifted: hooks, and files that differ from those that the hook was made against, although
+            the hook applies.
+        left_out: CMake hooks that do not fit this checkout, with the reason.
     """
 
     directory: Path
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def default_directory(tag: Tag) -> Path:
-    """Where `apply` puts its checkout when it is not told where."""
+    """Where `apply` puts its checkout by default."""
     return Path(f"pytorch-{tag.name}")
 
 
@@ -82,10 +82,10 @@ def trailer(commit: Commit, name: str) -> str | None:
 
 
 def require_clean(repo: Repo, where: Path) -> None:
-    """Nothing of the user's may be in the way, or be lost.
+    """Make sure that no change of the user's is in the way, or would be lost.
 
     Raises:
-        DirtySourceError: there are changes that are not committed, or half a merge.
+        DirtySourceError: there are changes that are not committed, or an unfinished merge.
     """
     operation = git.unfinished_operation(repo)
     if operation is not None:
@@ -104,7 +104,7 @@ def require_clean(repo: Repo, where: Path) -> None:
 
 
 def require_free(repo: Repo, created: Sequence[str]) -> None:
-    """No file of the user's may lie where a patch creates one.
+    """Make sure that no patch creates a file at the path of a user's file.
 
     Raises:
         DirtySourceError: one does.

@@ -21,8 +21,8 @@ LIBRARY = "libtorch_lms.so"
 RUNTIME_SOURCES = "torch/csrc/cuda/lms"  # below the runtime's root
 EXPORT_PREFIX = "lms_"
 
-# A variant of the runtime may have one: a library that is loaded before torch's own and takes
-# calls that they make to each other. It links to none of them.
+# A variant of the runtime may have this library. It is loaded before torch's libraries, and takes
+# calls that they make to each other. It does not link to them.
 SEAM = "libtorch_lms_seam.so"
 SEAM_SOURCES = f"{RUNTIME_SOURCES}/seam"
 
@@ -92,12 +92,12 @@ def build_library(
 ) -> Path:
     """Compile and link ``folder``/libtorch_lms.so; the same inputs give the same bytes.
 
-    ``policy`` says which systems it shall run on, None just on ones like this. The compiler's
-    output is kept in ``log`` when it fails. ``sanitize`` is for -fsanitize=; such a library keeps
-    its symbols.
+    ``policy`` is the oldest system that the library has to run on; None means systems like this
+    one. If the compiler fails, its output is kept in ``log``. ``sanitize`` is the value of
+    -fsanitize=; such a library keeps its symbols.
 
     Raises:
-        CompileError: the runtime does not compile or link, or needs too new a system.
+        CompileError: the runtime does not compile or link, or needs a newer system.
         ForeignWheelError: torch has another C++ ABI than the registry says.
         HeadersError: the CUDA header packages lack a header or libcudart.
     """
@@ -192,7 +192,7 @@ def _compile_all(
 def _units(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
     """A translation unit in ``folder`` for the sources of each folder, and its name in messages.
 
-    Most of the time goes into torch's headers, which the sources of a unit share.
+    Most of the time is spent on torch's headers, which the sources of a unit share.
     """
     groups: dict[Path, list[Path]] = {}
     for file in files:
@@ -209,8 +209,8 @@ def _units(files: Sequence[Path], folder: Path) -> list[tuple[str, Path]]:
 def cxx11_abi(torch: Path) -> int:
     """1 when the torch package was built with the C++11 std::string, 0 with the one before.
 
-    It is read from the mangled names of c10::Error's constructors, which take strings: compiled
-    extensions carry no ABI mark of their own in all versions.
+    It is read from the mangled names of c10::Error's constructors, which take strings. Compiled
+    extensions do not have a mark of their ABI in all versions.
     """
     return cxx11_abi_of(elf.read(torch / "lib" / "libc10.so"))
 
@@ -250,7 +250,7 @@ def _include_flags(inputs: Inputs) -> list[str]:
     ]
     flags = [f"-I{inputs.runtime}"]
     for folder in folders:
-        # As system headers: upstream's warnings are not ours.
+        # As system headers, so that upstream's warnings are not shown.
         flags += ["-isystem", str(folder)]
     # __FILE__ ends up in error messages: keep this machine's paths out of the library.
     mapped = [
@@ -292,7 +292,7 @@ def _link_command(
         f"-Wl,-soname,{LIBRARY}",
         f"-Wl,--version-script,{exports}",
         *_LINK_FLAGS,
-        # What torch's own libraries lack (cuDNN, NCCL) is not our business.
+        # torch's own libraries need others (cuDNN, NCCL), which are not here.
         "-Wl,--allow-shlib-undefined",
         # Where upstream's own CUDA library looks for its neighbours.
         f"-Wl,-rpath,{elf.read(lib / 'libc10_cuda.so').rpath or '$ORIGIN'}",
@@ -302,7 +302,7 @@ def _link_command(
 
 
 _LINK_FLAGS = (
-    # A symbol that nobody defines, for example by a wrong ABI, fails here, not at import.
+    # If no library defines a symbol, for example with a wrong ABI, this fails, and not the import.
     "-Wl,-z,defs",
     "-Wl,-z,relro",
     "-Wl,-z,now",

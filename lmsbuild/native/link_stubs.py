@@ -6,8 +6,8 @@ newest version that a manylinux policy allows. Linked against stubs, a library e
 policy or fails to link with the name of the symbol that is too new. Stubs hold no code and are
 never loaded.
 
-Headers of a new compiler ask for new symbols on their own account; the folder ``data/shim``
-turns that off where a macro decides it, and supplies the rest as ``compat.cpp``.
+The headers of a new compiler make code use new symbols. The folder ``data/shim`` prevents this
+where a macro controls it, and ``compat.cpp`` defines the other symbols.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARCHIVES = ("libgcc.a", "libc_nonshared.a")
 
 
 def shim_dir() -> Path:
-    """Folder of headers that go before the system's."""
+    """Folder of headers that are searched before the system's."""
     return data_file("shim/compat.cpp").parent
 
 
@@ -58,9 +58,9 @@ def link_arguments(
 
 
 def for_machine(compiler: Sequence[str], machine: str, library: Path, folder: Path) -> Path:
-    """A library to link to in the place of ``library``: itself, when it is for the machine.
+    """The library to link to instead of ``library``: itself, if it is for the machine.
 
-    Else a stub in ``folder`` with the same soname, symbols and versions. Raises CompileError.
+    Otherwise a stub in ``folder`` with the same soname, symbols and versions. Raises CompileError.
     """
     real = elf.read(library)
     if real.machine == machine:
@@ -97,7 +97,7 @@ def _find(compiler: Sequence[str], name: str) -> Path | None:
     shown = subprocess.run(
         [*compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    # Without a folder the compiler did not find it and echoes the question.
+    # If the compiler does not find the file, it prints the name without a folder.
     return Path(shown) if "/" in shown and Path(shown).exists() else None
 
 

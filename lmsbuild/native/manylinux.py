@@ -61,7 +61,7 @@ def _policies() -> dict[str, dict[str, Any]]:
 def violations(library: elf.Library, policy: ManylinuxPolicy) -> list[str]:
     """Lines "soname: version" for each symbol version that the policy does not allow.
 
-    Versions of libraries that are not the system's (libcudart has its own) are no concern.
+    Versions of libraries that are not the system's are ignored. For example, libcudart has its own.
     """
     loaders = [known.loader for known in architectures().values()]
     system = {*LIBRARIES, *_SPLIT_FROM_LIBC, *loaders}
@@ -75,7 +75,7 @@ def violations(library: elf.Library, policy: ManylinuxPolicy) -> list[str]:
 
 
 def kept_by(libraries: Sequence[elf.Library]) -> str | None:
-    """The oldest policy that all of the libraries keep to, if any."""
+    """The oldest policy that all of the libraries meet, if any."""
     for name in policy_names():
         if not any(
             violations(library, load_policy(name, library.machine)) for library in libraries

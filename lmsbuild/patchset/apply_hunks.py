@@ -1,7 +1,7 @@
-"""Applying a parsed diff to a file's content: at its own place, or not at all.
+"""Apply a parsed diff to a file's content, without searching for another place.
 
-A wheel's Python files are the tag's, byte for byte. So a hunk must fit exactly where its header
-says; searching for a better place, as patch programs do, could only hide a wrong wheel.
+The Python files of a wheel are identical to those of the tag. So a hunk must fit exactly where its
+header says. Patch programs search nearby lines, too. Here that could only hide a wrong wheel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _NO_NEWLINE = "\\"  # first character of "\ No newline at end of file"
 
 
 class HunkError(ValueError):
-    """A hunk does not fit. ``number`` counts the file's hunks from 1; 0 is the file as such."""
+    """A hunk does not fit. ``number`` counts the file's hunks from 1; 0 means the whole file."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -20,13 +20,13 @@ class HunkError(ValueError):
 
 
 def apply_file_patch(patch: FilePatch, content: bytes | None) -> bytes | None:
-    """The content after the patch; None stands for a file that does not exist.
+    """The content after the patch. None means that the file does not exist.
 
     Raises HunkError.
     """
     if patch.created != (content is None):
         raise HunkError(0, "the file exists already" if patch.created else "there is no such file")
-    # As git does, bytes that are no UTF-8 pass through unchanged.
+    # Bytes that are not UTF-8 stay unchanged, as with git.
     lines = _split((content or b"").decode("utf-8", "surrogateescape"))
     growth = 0
     for number, hunk in enumerate(patch.hunks, start=1):

@@ -1,8 +1,9 @@
-"""Hooks that change nothing but CMake's files: no wheel carries those.
+"""Hooks that change only CMake files, which no wheel contains.
 
-In a checkout that was made of a wheel such a hook has nothing to change, and a release that only
-its wheel is known of cannot show what its files look like. So a CMake hook may be unproven: then
-its diff names no blob, and it is applied where it fits and left out, told, where it does not.
+A checkout that was made from a wheel has no file for such a hook to change. If only the wheel of a
+release is available, the contents of its CMake files are unknown. So a CMake hook may be unproven:
+its diff names no blob. An unproven hook is applied if it fits. Otherwise it is left out, and the
+user is told.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _INDEX_LINE = re.compile(r"^index .*\n", re.MULTILINE)
 
 
 def is_cmake_hook(mail: Mail) -> bool:
-    """Whether a hook changes CMake's files only."""
+    """Whether a hook changes only CMake files."""
     return all(is_cmake_file(file.path) for file in mail.files)
 
 

@@ -21,7 +21,7 @@ class DiffError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Hunk:
-    """One changed place of a file.
+    """One contiguous change of a file.
 
     Attributes:
         old_start, old_count: its lines before the change; the first line is 1.

@@ -1,4 +1,4 @@
-"""A tag's patches as one plain file, for people who have only git."""
+"""A tag's patches as one file, which git alone can apply."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lmsbuild.tools import atomic
 
 
 def default_file(tag: Tag) -> Path:
-    """The file's customary name; LMS users have always known it under this one."""
+    """The default file name, which is the one that earlier LMS releases used."""
     return Path(f"pytorch_{tag.name}_large_model_support.patch")
 
 
 def export(tag: Tag, output: Path, *, patches: Path | None = None) -> int:
     """Writes the patches of ``tag`` as a mailbox for `git am`; returns its size in bytes.
 
-    `git am` on the tag makes the same files as `lmsbuild apply`, but for CMake hooks that
-    are unproven, which are not in it.
+    `git am` on the tag makes the same files as `lmsbuild apply`, except that unproven CMake
+    hooks are not included.
 
     Raises:
         SeriesError: the patches are missing or malformed.
-        OSError: ``output`` cannot be written; what was there before still is.
+        OSError: ``output`` cannot be written; an existing file is unchanged.
     """
     series = load_series(tag, patches)
     # `git am` would stop at one that does not fit.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lmsbuild.patchset.diff import DiffError, FilePatch, parse_diff
 
-# Git's own stand-in for a commit that has no id; `git mailsplit` wants the line, not the id.
+# What git writes for a commit without an id. `git mailsplit` needs the line, but not the id.
 _FROM_LINE = f"From {'0' * 40} Mon Sep 17 00:00:00 2001"
 _NUMBERING = re.compile(r"^\[PATCH[^\]]*\]\s*")
 _KEPT_HEADERS = ("From", "Date", "Subject")
@@ -58,7 +58,7 @@ class Mail:
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def text(self) -> str:
-        """The mail as a patch file: nothing in it but what ends up in the commit."""
+        """The mail as a patch file, which contains only what ends up in the commit."""
         return "\n".join([*self._opening("PATCH"), self.diff])
 
     def render(self, *, number: int, total: int, trailers: tuple[tuple[str, str], ...]) -> str:
@@ -83,8 +83,8 @@ class Mail:
 def parse_mail(name: str, text: str) -> Mail:
     """Reads one patch mail.
 
-    What lies between the message's "---" and the diff (diffstat, notes) and the signature
-    after the diff end up in no commit, and are dropped.
+    The text between the message's "---" and the diff (diffstat, notes) and the signature after
+    the diff do not become part of a commit, and are dropped.
 
     Raises:
         MailError: a header or the diff is missing or malformed.

@@ -1,8 +1,8 @@
 """The files of a tag that its hooks change or rely on, by git's blob ids (preimages.toml).
 
-A hook that changes few lines can apply to another file than the one it was made for, and mean
-something else there. Not every tag has the record: where hooks only touch Python files, the hooks'
-own index lines are enough.
+A hook with few lines can apply to a different file than the one it was made for, and be wrong
+there. Not every tag has this record. If the hooks only change Python files, their index lines are
+enough.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def load_preimages(tag: Tag, patches: Path | None = None) -> tuple[Preimage, ...
 
 
 def differing(repo: Repo, preimages: Iterable[Preimage]) -> tuple[str, ...]:
-    """The paths whose file in the commit that is checked out is another one, or missing."""
+    """The paths whose file in the checked-out commit is different or missing."""
     expected = {preimage.path: preimage.blob for preimage in preimages}
     if not expected:
         return ()

@@ -1,7 +1,7 @@
-"""The runtime: files new to PyTorch, one copy for every tag, laid out as in PyTorch's tree.
+"""The runtime: files that are new to PyTorch, one copy for every tag, laid out as in its tree.
 
-What the runtime needs of PyTorch differs between its generations: an old one has a variant, a
-second tree whose files take the place of the first one's.
+Old releases of PyTorch need other files. They have a variant: a second tree, whose files replace
+or extend those of the first one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lmsbuild.errors import SeriesError
 from lmsbuild.patchset.diff import DiffError, creation_diff, parse_diff
 from lmsbuild.patchset.mail import UTF8, Mail
 
-# Fixed, because the same patches must become the same commits on every machine, on every day.
+# Fixed, so that the same patches always become the same commits.
 AUTHOR = "lmsbuild contributors <lmsbuild@lmsbuild.invalid>"
 DATE = "Thu, 1 Jan 2026 00:00:00 +0000"
 _SUBJECT = "Large Model Support: the runtime"
@@ -26,10 +26,10 @@ _PLAIN_NAME = re.compile(r"^[A-Za-z0-9_+./-]+$")
 
 
 def runtime_files(patches: Path, variant: str | None = None) -> dict[str, Path]:
-    """Every file of the runtime: its path in PyTorch's tree (with "/"), and where it lies.
+    """Every file of the runtime: its path in PyTorch's tree (with "/"), and its location.
 
-    Hidden files and Python's caches are not part of it. ``variant`` names the directory whose
-    files go first.
+    Hidden files and Python's caches are not included. ``variant`` names the directory whose files
+    replace others with the same path.
 
     Raises:
         SeriesError: there is no runtime, or a name in it needs quoting.
@@ -41,7 +41,7 @@ def runtime_files(patches: Path, variant: str | None = None) -> dict[str, Path]:
 
 
 def lay_out(patches: Path, variant: str | None, folder: Path) -> Path:
-    """The root of the runtime's tree: its own, or for a variant a copy in ``folder``, merged.
+    """The root of the runtime's tree. With a variant, it is a merged copy in ``folder``.
 
     Raises SeriesError.
     """

@@ -36,7 +36,7 @@ class Series:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """What the Lms-Patch trailers of the commits say, in order."""
+        """The values of the commits' Lms-Patch trailers, in order."""
         return tuple(mail.sha256 for mail in self.mails)
 
     def mbox(self) -> bytes:
@@ -72,7 +72,7 @@ def load_hooks(tag: Tag, patches: Path | None = None) -> tuple[Mail, ...]:
     names = _names(listing)
     strays = {path.name for path in directory.glob("*.patch")} - set(names)
     if strays:
-        # A hook that someone forgot to list would be left out without a word.
+        # A hook that is missing from the list would be left out without a message.
         raise SeriesError(f"{listing}: does not list {', '.join(sorted(strays))}")
     return tuple(_hook(directory / name) for name in names)
 
@@ -114,7 +114,7 @@ def _hook(path: Path) -> Mail:
 
 def _read(path: Path) -> str:
     try:
-        # Bytes that are no UTF-8 (old upstream files hold some) go through unchanged.
+        # Some old upstream files are not UTF-8. Their bytes stay unchanged.
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError as error:
         raise SeriesError(f"{path}: no such file") from error

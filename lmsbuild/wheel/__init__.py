@@ -1,1 +1,1 @@
-"""LMS on a wheel, or on an installed torch: read, patched, compiled, written, verified."""
+"""LMS for a wheel, or for an installed torch: read, patch, compile, write and verify it."""

@@ -1,4 +1,4 @@
-"""The official wheel that LMS is grafted onto: found out what it is, checked that it will do."""
+"""The official wheel that LMS is grafted onto: identify it, and check that it is suitable."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 PROJECT = "torch"
 LIBRARY_FOLDER = "torch/lib/"
 LIBRARY_MEMBER = f"{LIBRARY_FOLDER}{LIBRARY}"
-# Of the runtimes that have one.
+# Only some variants of the runtime have it.
 SEAM_MEMBER = f"{LIBRARY_FOLDER}{SEAM}"
 SEAM_LOADER = "torch/_lms_seam.py"
 CUDA_LIBRARY = "torch/lib/libtorch_cuda.so"
 
-# What auditwheel leaves of libraries that it takes into a wheel: libcudart-1a2b3c4d.so.12.
+# The names that auditwheel gives to libraries that it adds to a wheel: libcudart-1a2b3c4d.so.12.
 _RENAMED = re.compile(
     r"torch(/lib|\.libs)/lib(c10|c10_cuda|cudart|torch_cpu|torch_cuda)-[0-9a-f]{8,}\.so(\.[\d.]+)?"
 )
 
 
 class CpuOnlyWheelError(InputError):
-    """The wheel is a torch without CUDA, where there is nothing to swap."""
+    """The wheel is a torch without CUDA, for which LMS is of no use."""
 
 
 class AlreadyGraftedError(InputError):
@@ -125,10 +125,11 @@ def check(
     official: bool = True,
     advance: Callable[[int], None] | None = None,
 ) -> None:
-    """Raise unless this is the tag's CUDA wheel for the target, whole and untouched.
+    """Raise unless this is the tag's CUDA wheel for the target, complete and unchanged.
 
     ``python`` None accepts every version that the tag has. ``official`` asks for the official
-    wheel; otherwise any build of the version with CUDA will do. ``advance`` is told unpacked bytes.
+    wheel; otherwise any build of the version with CUDA is accepted. ``advance`` gets the number of
+    unpacked bytes.
 
     Raises:
         AlreadyGraftedError, CpuOnlyWheelError, ForeignWheelError, RenamedLibrariesError,
@@ -141,7 +142,7 @@ def check(
             raise AlreadyGraftedError(f"{name} has LMS already; give the official wheel")
         _check_target(base, tag, architecture, python)
         if official:
-            # Upstream's oldest wheels have renamed libraries, too, which still have their sonames.
+            # Upstream's oldest wheels also have renamed libraries, but with the original sonames.
             _check_origin(base, tag, wheel)
             check_cuda(name, members)
         else:

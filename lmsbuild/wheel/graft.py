@@ -1,8 +1,8 @@
-"""Grafting LMS onto an official wheel.
+"""Graft LMS onto an official wheel.
 
-Nothing of upstream's compiled code changes: members are copied as they are, still compressed.
-Python files that the hooks touch are replaced, the runtime is added, name, version and RECORD
-follow.
+Upstream's compiled code stays unchanged: the members are copied without decompression. The Python
+files that the hooks change are replaced, the runtime is added, and the name, the version and RECORD
+are updated.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from lmsbuild.wheel.writer import write_wheel
 
 
 def build_wheel(request: GraftRequest, report: Report) -> GraftResult:
-    """Make the LMS wheel of a request in its out folder; on failure nothing is left there.
+    """Make the LMS wheel of a request in its out folder. If this fails, no file is left there.
 
     Raises a subclass of LmsbuildError for each way to fail; OSError for the file system's.
     """
     tag = request.tag
     check_request(tag, request.architecture, request.python, request.base)
-    # Before half a gigabyte is fetched for nothing.
+    # Checked before half a gigabyte is downloaded.
     compiler = find_compiler(request.architecture)
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / LOCK_FILE, request.out):
@@ -122,7 +122,7 @@ class _WheelBase:
 
 
 def _obtain(request: GraftRequest, report: Report) -> tuple[BaseWheel, str, str | None]:
-    """The base wheel with its SHA-256, and the one that the index promised."""
+    """The base wheel with its SHA-256, and the SHA-256 that the index lists."""
     if request.base is not None:
         base = basewheel.identify(request.base)
         total = request.base.stat().st_size

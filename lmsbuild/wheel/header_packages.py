@@ -30,12 +30,12 @@ def fetch_headers(
 
 
 def newest_packages(target: Target, cache: Path) -> Newest:
-    """What finds the newest CUDA header package that a requirement allows."""
+    """A function that finds the newest CUDA header package that a requirement allows."""
     return lambda requirement: fetch.fetch_newest(requirement, packages_target(target), cache).path
 
 
 def packages_target(target: Target) -> Target:
-    """The target whose CUDA header packages serve for another one."""
+    """The target whose CUDA header packages are used for this one."""
     return Target(
         python=target.python, architecture=architecture_of(target.architecture).cuda_packages
     )
@@ -63,5 +63,5 @@ def toolkit_of(cuda: str) -> dict[str, str]:
 
 
 def exact(package: str, found: Path) -> str:
-    """The requirement of a package that is satisfied by the wheel ``found`` alone."""
+    """The requirement of a package that only the wheel ``found`` satisfies."""
     return f"{package}=={found.name.split('-')[1]}"

@@ -1,4 +1,4 @@
-"""Whether a wheel is whole: a readable archive whose members are what RECORD says."""
+"""Whether a wheel is complete: a readable archive whose members match RECORD."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_wheel(path: Path) -> zipfile.ZipFile:
 
 def _check_names(wheel: str, members: Iterable[zipfile.ZipInfo]) -> None:
     for info in members:
-        # zipfile cuts names at a NUL: orig_filename is what the archive says.
+        # zipfile cuts names at a NUL; orig_filename is the name in the archive.
         if reason := zipcopy.unsafe_name(info.orig_filename):
             raise UnsafeMemberError(
                 f"{wheel}: the name of member {info.orig_filename!r} {reason}; do not use this file"
@@ -101,10 +101,11 @@ def read_record(wheel: zipfile.ZipFile) -> list[record.Row]:
 
 
 def record_problems(path: Path, advance: Advance | None = None) -> list[str]:
-    """What is wrong with a wheel's RECORD, one line per member; empty when it is true.
+    """The errors in a wheel's RECORD, one line per member; empty if there are none.
 
-    Every member must be listed once, with a strong hash that is its own. ``advance`` is told
-    the unpacked bytes that were hashed. Raises as open_wheel and read_record.
+    Every member must be listed once, with its own hash, and the hash must be a strong one.
+    ``advance`` gets the number of unpacked bytes that were hashed. Raises as open_wheel and
+    read_record.
     """
     with open_wheel(path) as wheel:
         rows = read_record(wheel)
@@ -171,7 +172,7 @@ def _hash_problems(
             return f"{name} does not match its hash"
         return None
 
-    # Largest first, so that no thread is left alone with half a gigabyte at the end.
+    # Largest first, so that no thread hashes half a gigabyte alone at the end.
     order = sorted(rows, key=lambda name: -members[name].file_size)
     try:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

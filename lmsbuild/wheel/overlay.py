@@ -1,13 +1,13 @@
-"""LMS for a torch that is installed where nobody may write.
+"""LMS for an installed torch, without changing the installation.
 
 The overlay is a folder for PYTHONPATH. Its ``torch`` package consists of symbolic links into the
 installation, except where LMS differs. A folder with such a difference is a real folder of
 links, every other one is a single link.
 
-The loader takes $ORIGIN from the path that it opens a library by, which is the link's: so
-libtorch_lms.so finds its neighbours in the overlay's torch/lib. What upstream's libraries look
-for outside the torch package ($ORIGIN/../../nvidia) is linked beside it. A library that is
-reached by both paths is one file to the loader, and loaded once.
+The loader takes $ORIGIN from the path by which it opens a library, which is the path of the link.
+So libtorch_lms.so finds the other libraries in the overlay's torch/lib. Upstream's libraries look
+for some libraries outside the torch package ($ORIGIN/../../nvidia). These are linked next to it. If
+a library is found by both paths, it is the same file for the loader, which loads it once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lmsbuild.wheel.plan import LibraryPlan
 from lmsbuild.wheel.provenance import Provenance
 from lmsbuild.wheel.version import assigned, mark_metadata
 
-# Of the installation's dist-info: who installed it and where its files lie is not true here.
+# Files of the installation's dist-info that would be wrong here: installer, location of the files.
 _NOT_COPIED = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
@@ -48,7 +48,7 @@ class Installation:
 
 
 def find_installation(path: Path) -> Installation:
-    """The torch at ``path``, which is its package folder or the folder that it lies in.
+    """The torch at ``path``, which is its package folder or the folder that contains it.
 
     Raises OverlayError, CpuOnlyWheelError.
     """
@@ -90,7 +90,7 @@ def tag_for(installation: Installation, registry: Registry) -> Tag:
     abi = compile.cxx11_abi(installation.torch)
     if abi == tag.cxx11_abi:
         return tag
-    # Not the official build. The quirk of name mangling belongs to the official one's compiler.
+    # Not the official build. Only the official build's compiler mangles names differently.
     return dataclasses.replace(tag, cxx11_abi=abi, abi_version=None)
 
 
@@ -103,7 +103,7 @@ def build_overlay(
     cache: Path,
     report: Report,
 ) -> Path:
-    """Make the overlay folder; on failure nothing is left there.
+    """Make the overlay folder. If this fails, no file is left there.
 
     Raises:
         TargetExistsError: ``folder`` exists and is not empty.
@@ -188,7 +188,7 @@ def _link_tree(root: Path, overlay: Path, files: dict[str, bytes | None]) -> Non
 
 
 def _link_neighbours(installation: Installation, overlay: Path) -> None:
-    """Link the packages beside torch that its libraries name relative to themselves."""
+    """Link the packages next to torch that its libraries refer to by relative paths."""
     lib = installation.torch / "lib"
     paths = elf.read(lib / "libc10_cuda.so").rpath.split(":")
     names = {path.split("/")[3] for path in paths if path.startswith("$ORIGIN/../../")}
@@ -198,7 +198,7 @@ def _link_neighbours(installation: Installation, overlay: Path) -> None:
 
 
 def _write_dist_info(installation: Installation, made: Provenance, overlay: Path) -> None:
-    """So that importlib.metadata and pip see the version with LMS's mark."""
+    """Write dist-info, so that importlib.metadata and pip see the version with LMS's mark."""
     old = _dist_info(installation)
     metadata = (
         (old / "METADATA").read_bytes()

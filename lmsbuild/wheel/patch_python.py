@@ -1,4 +1,4 @@
-"""The Python side of LMS, applied to an installed or packed torch: hooks, runtime, version."""
+"""The Python files of LMS for an installed or packed torch: hooks, runtime, version."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PythonPatch:
     Attributes:
         files: new content by path; None for a file that a hook deletes.
         hooks: names of the hooks, in order.
-        skipped: files that hooks touch and an installation does not carry (C++, build files).
-        hooks_sha256, runtime_sha256: what went in, in hexadecimal.
+        skipped: files that hooks change and an installation lacks (C++, build files).
+        hooks_sha256, runtime_sha256: hashes of the patches, in hexadecimal.
     """
 
     files: dict[str, bytes | None] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def patch_python(tag: Tag, patches: Path, read: Read) -> PythonPatch:
         files=files,
         hooks=tuple(hook.name for hook in hooks),
         skipped=tuple(dict.fromkeys(skipped)),
-        # Numbered: their order counts too.
+        # Numbered, because their order matters, too.
         hooks_sha256=sha256_of_files(
             {
                 f"{number:04d} {hook.name}": patches / tag.hooks / hook.name
@@ -93,8 +93,8 @@ def patch_python(tag: Tag, patches: Path, read: Read) -> PythonPatch:
 def _is_carried(patch: FilePatch, current: Read) -> bool:
     """Whether the patch concerns a file that an installed torch has, or would have.
 
-    A Python file of an installed package that is missing is not skipped: then the hook is
-    wrong, and must fail.
+    A missing Python file of an installed package is not skipped. In this case the hook is wrong,
+    and must fail.
     """
     path = PurePosixPath(patch.path)
     package = current(f"{path.parts[0]}/__init__.py") is not None

@@ -1,4 +1,4 @@
-"""What a build is made of: the final tag, the compiler, the headers; and its provenance."""
+"""The inputs of a build (the final tag, the compiler, the headers), and its provenance."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lmsbuild.wheel.provenance import Provenance, toolkit_commit
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPlan:
-    """What decides the library's bytes, beside the torch that it is compiled against.
+    """What determines the library's bytes, besides the torch that it is compiled against.
 
     Attributes:
         headers: unpacked CUDA header packages by requirement.
-        policy: the systems that it shall run on; None for just this one.
+        policy: the systems that it has to run on; None means only this one.
     """
 
     tag: Tag
@@ -47,7 +47,7 @@ def plan_for(
 ) -> LibraryPlan:
     """How the library of a release is built. Raises as fetch_headers.
 
-    ``portable`` keeps to the tag's manylinux policy; otherwise it is for this system.
+    If ``portable``, it meets the tag's manylinux policy; otherwise it is for this system.
     """
     return LibraryPlan(
         tag=tag,

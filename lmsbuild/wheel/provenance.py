@@ -1,4 +1,4 @@
-"""Where a grafted wheel comes from, written into its dist-info."""
+"""What a grafted wheel was made from, recorded in its dist-info."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import lmsbuild
 
 FILE_NAME = "lms.json"
-_FORMAT = 1  # of the JSON document; goes up when a reader would misunderstand it
+_FORMAT = 1  # of the JSON document; increased when old readers would misunderstand it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,11 @@ class Provenance:
         tag: the registry's tag.
         base: file name of the official wheel.
         base_sha256: hash of that file.
-        base_index_sha256: what the package index promised, None when not told.
+        base_index_sha256: the hash that the package index lists, None if it lists none.
         base_binaries: hashes of the base's shared libraries as its RECORD writes them.
-        runtime_sha256, hooks_sha256: hashes of the patches that went in.
+        runtime_sha256, hooks_sha256: hashes of the patches.
         hooks: names of the hooks, in order.
-        skipped: files of the hooks that a wheel does not carry.
+        skipped: files of the hooks that a wheel does not contain.
         compiler: first line of the compiler's --version.
         flags: compiler flags.
         header_packages: pinned requirement to hash of its wheel.
@@ -54,11 +54,11 @@ class Provenance:
 
 
 class ProvenanceError(ValueError):
-    """The document is not a provenance that this version reads."""
+    """The document is not a provenance that this version can read."""
 
 
 def dump(provenance: Provenance) -> bytes:
-    """The JSON document; equal provenances give equal bytes."""
+    """The JSON document; equal provenances produce equal bytes."""
     document = {"format": _FORMAT, **asdict(provenance)}
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 

@@ -24,7 +24,7 @@ class Row:
 
     @property
     def algorithm(self) -> str:
-        """Name of the hash algorithm, "" when the row carries no hash."""
+        """Name of the hash algorithm, "" when the row has no hash."""
         return self.hash.partition("=")[0]
 
 
@@ -45,12 +45,12 @@ def row_of(path: str, data: bytes) -> Row:
 
 
 def parse(text: str) -> list[Row]:
-    """Rows in the order of the file, duplicates included: the reader judges them.
+    """Rows in the order of the file, with duplicates, which the caller has to handle.
 
     Raises RecordSyntaxError.
     """
     rows: list[Row] = []
-    # RECORD is CSV, not lines: a quoted path may hold commas.
+    # RECORD is CSV: a quoted path may contain commas.
     for number, cells in enumerate(csv.reader(io.StringIO(text, newline="")), start=1):
         if not cells:
             continue

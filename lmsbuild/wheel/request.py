@@ -1,4 +1,4 @@
-"""A graft as it is asked for: refused when it cannot be, and what comes of it."""
+"""The request for a graft, its checks, and its result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GraftResult:
 
 
 def check_request(tag: Tag, architecture: str, python: str | None, base: Path | None) -> None:
-    """Raise unless there is such a wheel, or a base that can be checked for being one.
+    """Raise unless there is such a wheel, or a base that can be checked later.
 
     Raises WrongPlatformError, MissingBaseError, WrongPythonError.
     """

@@ -1,4 +1,4 @@
-"""The compiled runtime of a wheel, one library or two: taken from the cache, or built."""
+"""The compiled runtime of a wheel, which is one library or two, from the cache or a new build."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NOTE = "sha256"  # of each library, beside them
 def library_for(
     plan: LibraryPlan, base: BaseWheel, identity: str, cache: Path, report: Report
 ) -> dict[str, bytes]:
-    """libtorch_lms.so for a wheel, and what comes with it, from the cache when built before.
+    """libtorch_lms.so for a wheel, and its other files, from the cache if it was built before.
 
-    ``identity`` is the same for bases that the same library fits: the wheel's hash, or what
-    release_identity() says. Stages "unpack" (bytes) and "compile" (files) are reported. Raises as
-    build_library.
+    ``identity`` is the same for bases that can use the same library. It is the wheel's hash, or
+    the result of release_identity(). Stages "unpack" (bytes) and "compile" (files) are reported.
+    Raises as build_library.
     """
     return kept_or_built(
         plan, lambda folder: unpack_torch(base, folder, report), identity, cache, report
@@ -39,7 +39,7 @@ def library_for(
 def kept_or_built(
     plan: LibraryPlan, unpack: Callable[[Path], Path], identity: str, cache: Path, report: Report
 ) -> dict[str, bytes]:
-    """As library_for, for any base: ``unpack`` puts it into a folder and returns its torch."""
+    """As library_for, for any base. ``unpack`` unpacks it into a folder and returns its torch."""
     folder = cache / "libraries" / _key(plan, identity)
     kept = _kept(folder)
     if kept is not None:
@@ -51,7 +51,7 @@ def kept_or_built(
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in libraries.items():
         atomic.write_bytes(folder / path, data)
-    # The note comes last: libraries without one are built again.
+    # The note is written last, because libraries without it are built again.
     atomic.write_bytes(folder / _NOTE, json.dumps(_digests(libraries)).encode())
     return libraries
 
@@ -100,8 +100,8 @@ def unpack_torch(base: BaseWheel, folder: Path, report: Report) -> Path:
 def release_identity(tag: Tag, architecture: str, rows: Iterable[record.Row]) -> str:
     """What the official wheels of one release and architecture have in common.
 
-    The library has no Python in it: their headers are the same, and the libraries that it links to
-    have the same interface. ``rows`` are a wheel's RECORD.
+    The library does not depend on the version of Python: the wheels' headers are the same, and the
+    libraries that it links to have the same interface. ``rows`` are a wheel's RECORD.
     """
     headers = sorted(f"{row.path} {row.hash}" for row in rows if row.path.startswith(_HEADERS))
     facts = [tag.git_commit, tag.cuda, architecture, *headers]

@@ -1,4 +1,4 @@
-"""Running the out-of-memory suite on a wheel, in an environment made for it."""
+"""Run the out-of-memory suite on a wheel, in a new environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmsbuild.tools.cache import scratch
 from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity
 
-# What torch asks for and a machine without a GPU has no use for.
+# Packages that torch requires and that are of no use without a GPU.
 _GPU_PACKAGES = ("nvidia", "cuda", "triton")
 
 _INHERITED_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LMS_TEST_PYTHON")
@@ -73,7 +73,7 @@ def run_suite(
         environment |= {"LMS_TEST_DEVICE": "gpu" if gpu else "sim", "PYTHONNOUSERSITE": "1"}
         work = folder / "work"
         work.mkdir()
-        # From a folder of its own: nothing of the caller's is importable by accident.
+        # In a folder of its own, so that none of the caller's modules is imported by accident.
         pytest = [str(python), "-m", "pytest"]
         codes = {
             name: subprocess.run(
@@ -94,7 +94,7 @@ def uses_gpu(device: Device) -> bool:
 
 
 def has_gpu() -> bool:
-    """Whether the CUDA driver is there and finds a device."""
+    """Whether the CUDA driver is installed and finds a device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         count = ctypes.c_int()
@@ -110,7 +110,7 @@ def find_interpreter(version: str) -> str:
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     found = shutil.which(f"python{version}")
-    # A version manager's stand-in is on PATH for versions that are not active, too.
+    # A version manager also puts a wrapper on PATH for versions that are not active.
     if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
         return found
     raise WrongPythonError(

@@ -1,8 +1,8 @@
-"""A base that is not the official wheel: what it has otherwise than the registry says.
+"""A base that is not the official wheel: how it differs from the registry's entry.
 
-For some architectures there is no official CUDA wheel. Then the base is whoever's build of the same
-version; the hooks fit, because its Python files are the tag's, and the library is compiled for the
-CUDA and the C++ ABI that it has.
+For some architectures there is no official CUDA wheel. Then the base can be anyone's build of the
+same version. The hooks fit, because its Python files are those of the tag. The library is compiled
+for the base's CUDA and C++ ABI.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 Read = Callable[[str], "bytes | None"]
 
-_CXX11_STRINGS = (3, 4, 21)  # the GLIBCXX that brought std::__cxx11::basic_string
+_CXX11_STRINGS = (3, 4, 21)  # the GLIBCXX that introduced std::__cxx11::basic_string
 
 
 def adapted(tag: Tag, name: str, read: Read, newest: Newest) -> Tag:
@@ -54,7 +54,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: Newest) -> Tag:
     kept = manylinux.kept_by([core, core_cuda])
     return dataclasses.replace(
         tag,
-        # Of two places: "12.4.1" is a release of CUDA, "12.4" what packages are called by.
+        # Two components: packages are named after "12.4", and not after the release "12.4.1".
         cuda=(version := ".".join(cuda.split(".")[:2])),
         header_packages=packages_for(tag, version, newest),
         cxx11_abi=abi,
@@ -66,7 +66,7 @@ def adapted(tag: Tag, name: str, read: Read, newest: Newest) -> Tag:
 
 
 def within(tag: Tag, platform_tag: str, machine: str) -> Tag:
-    """The tag's entry with no newer a policy than a wheel's platform tag promises."""
+    """The tag's entry, with a policy that is not newer than the one in a wheel's platform tag."""
     names = [part.removesuffix(f"_{machine}") for part in platform_tag.split(".")]
     promised = {manylinux.modern_name(name) for name in names}
     known = [name for name in manylinux.policy_names() if name in promised]

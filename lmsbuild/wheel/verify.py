@@ -1,4 +1,4 @@
-"""Whether a grafted wheel keeps its promises."""
+"""Verify a grafted wheel."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ API = (
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One promise: ``problems`` is empty when it is kept, ``detail`` says what was looked at."""
+    """One check: ``problems`` is empty if it passes, ``detail`` says what was checked."""
 
     name: str
     detail: str = ""
@@ -69,11 +69,11 @@ def verify(
 ) -> list[Check]:
     """All checks of a wheel, in the order to show them.
 
-    ``base`` is the official wheel; without it the hashes in the provenance are compared with.
-    ``advance`` is told the unpacked bytes that were hashed.
+    ``base`` is the official wheel. Without it, the hashes in the provenance are used instead.
+    ``advance`` gets the number of unpacked bytes that were hashed.
 
     Raises:
-        ForeignWheelError: the file is not there, or not named like a wheel of torch.
+        ForeignWheelError: the file does not exist, or is not named like a wheel of torch.
         DamagedWheelError, UnsafeMemberError: it cannot be read at all.
     """
     if not path.is_file():
@@ -134,7 +134,7 @@ def _with_detail(check: Check, detail: str) -> Check:
 
 
 def _names(subject: _Subject) -> Check:
-    """File name, dist-info, METADATA and torch/version.py tell one version, with LMS's mark."""
+    """File name, dist-info, METADATA and torch/version.py have one version, with LMS's mark."""
     problems = []
     version = str(subject.version)
     if LOCAL_VERSION not in (subject.version.local or "").split("."):
@@ -165,7 +165,7 @@ def _provenance(subject: _Subject, base: Path | None) -> Check:
 
 
 def _binaries(subject: _Subject, base: Path | None) -> Check:
-    """RECORD's hashes are compared: that they are the members' own is the first check's part."""
+    """Compare RECORD's hashes. The first check has compared them with the members."""
     if base is not None:
         with integrity.open_wheel(base) as wheel:
             expected = {
@@ -201,7 +201,7 @@ def _one_library(subject: _Subject) -> Check:
         if is_binary(info.filename) and "lms" in info.filename.rsplit("/", 1)[-1]
     ]
     problems = []
-    # What loads a seam, and the seam, go together.
+    # A seam and the module that loads it belong together.
     expected = [LIBRARY_MEMBER] + [SEAM_MEMBER] * (SEAM_LOADER in subject.wheel.NameToInfo)
     if sorted(found) != sorted(expected):
         problems.append(
@@ -236,8 +236,8 @@ def _symbols(subject: _Subject) -> Check:
 def _policy(subject: _Subject) -> ManylinuxPolicy | None:
     """The policy of the wheel's own tag.
 
-    Upstream's oldest tags (manylinux1) name a policy that its own libraries do not meet; there
-    the one that the library was linked for counts.
+    Upstream's oldest tags (manylinux1) name a policy that its own libraries do not meet. For these,
+    the policy that the library was linked for is used.
     """
     architecture = subject.library.machine if subject.library else ""
     names = [tag.removesuffix(f"_{architecture}") for tag in subject.platform_tag.split(".")]

@@ -1,4 +1,4 @@
-"""The version of a torch, and LMS's mark in it: in torch/version.py and in METADATA."""
+"""The version of a torch, and LMS's mark in it, in torch/version.py and in METADATA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError
 
 VERSION_MEMBER = "torch/version.py"
-LOCAL_VERSION = "lms1"  # goes up when the same torch gets another LMS
+LOCAL_VERSION = "lms1"  # increased when the same torch gets another LMS
 
 
 def lms_version(version: Version) -> str:
@@ -32,7 +32,7 @@ def mark_version(content: bytes) -> bytes:
     return _VERSION_LINE.sub(rb"\g<1>\g<2>" + marked + rb"\g<2>", content)
 
 
-# Only the header, which ends at the first empty line: the description may say the same.
+# Only the header, which ends at the first empty line. The description may contain the same text.
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _METADATA_LINE = re.compile(rb"^Version:[ \t]*([^\r\n]*?)[ \t]*(\r?)$", re.MULTILINE)
 
@@ -54,6 +54,6 @@ def mark_metadata(metadata: bytes, name: str) -> bytes:
 
 
 def assigned(text: str, variable: str) -> str | None:
-    """What a module's source assigns to a variable, when it is a plain string."""
+    """The value that a module's source assigns to a variable, if it is a plain string."""
     match = re.search(rf"^{variable}\s*(?::[^=]+)?=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE)
     return match[1] if match else None

@@ -1,4 +1,4 @@
-"""A grafted wheel, written: every member that does not change is copied, still compressed."""
+"""Write a grafted wheel. Members that do not change are copied without decompression."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmsbuild.wheel.provenance import Provenance
 from lmsbuild.wheel.request import require_space
 from lmsbuild.wheel.version import lms_version, mark_metadata
 
-_SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD, worthless with the new one
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # signatures of the old RECORD, invalid with the new one
 
 
 def write_wheel(
@@ -28,7 +28,7 @@ def write_wheel(
     out: Path,
     report: Report,
 ) -> Path:
-    """Write the grafted wheel, first under another name. The same inputs give the same bytes.
+    """Write the grafted wheel, first under another name. The same inputs produce the same bytes.
 
     Raises NoSpaceError, OSError.
     """
@@ -70,7 +70,7 @@ def _write(
         written: list[record.Row] = []
 
         def put(name: str, data: bytes, mode: int = zipcopy.REGULAR_FILE) -> None:
-            # The base's own date: the result shall not depend on when it was made.
+            # The base's date, so that the result does not depend on the time of the build.
             target.add(name, data, when=metadata.date_time, mode=mode)
             written.append(record.row_of(name, data))
 
