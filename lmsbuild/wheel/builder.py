@@ -1,7 +1,7 @@
-"""The one way to build. A base is read, a plan has the final tag, and an output is written.
+"""The build steps that wheels, conda packages and overlays share.
 
-A wheel, a conda package and an installed torch are bases. Each writes the parts that are built here
-into an output of its own kind.
+A wheel, a conda package or an installed torch is the base. This module builds the parts that LMS
+adds. The module of each kind of base reads it, and writes the output.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lmsbuild.wheel.provenance import Provenance
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a base comes from, for the provenance.
+    """The origin of a base, for the provenance.
 
     Attributes:
         base: file name of the wheel or package, or the folder of the installation.
         sha256: of that file; empty for an installation.
-        index_sha256: what the package index promised, if it was asked.
+        index_sha256: the hash that the package index lists, if it was asked.
         binaries: hashes of the base's compiled files by path.
         pythons: such as "3.12".
     """
@@ -48,7 +48,7 @@ class Base(Protocol):
 
     @property
     def portable(self) -> bool:
-        """Whether the library keeps to the tag's manylinux policy, or is for this system."""
+        """Whether the library meets the tag's manylinux policy; otherwise it is for this system."""
 
     @property
     def origin(self) -> Origin: ...
@@ -57,15 +57,15 @@ class Base(Protocol):
         """Content of a file of torch ("torch/version.py"), None when there is none."""
 
     def adapt(self, tag: Tag) -> Tag:
-        """The tag's entry with what this base has otherwise than the registry says."""
+        """The tag's entry, with the values of this base where they differ from the registry's."""
 
     def libraries(self, plan: LibraryPlan, report: Report) -> dict[str, bytes]:
-        """The compiled runtime by file name, from the cache when it was built before."""
+        """The compiled runtime by file name, from the cache if it was built before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What an output has that its base has not.
+    """The files in which an output differs from its base.
 
     Attributes:
         files: new content by path; None for a file that is left out.
