@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -12,6 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 # Paths and messages are printed as they are: never wrapped (a path broken over two lines
 # cannot be copied), and square brackets in them are not markup.
@@ -19,19 +23,78 @@ out = Console(soft_wrap=True, markup=False, highlight=False)
 err = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
 
 
+@dataclass
+class _Settings:
+    """What the user wants to see, besides results and errors.
+
+    Attributes:
+        level: 1 and more: also what goes on while things go well; -1: warnings; below: nothing.
+        progress: progress bars may be drawn.
+    """
+
+    level: int = 0
+    progress: bool = True
+
+
+_settings = _Settings()
+
+
+def configure(*, level: int = 0, progress: bool = True) -> None:
+    """Say as much as the user wants from now on; without arguments, as in the beginning."""
+    _settings.level = level
+    _settings.progress = progress
+
+
+def is_verbose() -> bool:
+    """Whether the user wants to know everything."""
+    return _settings.level > 0
+
+
+def is_quiet() -> bool:
+    """Whether the user wants to know results and errors only."""
+    return _settings.level < 0
+
+
+def shows_progress() -> bool:
+    """Whether bars may be drawn: on a terminal only, because a file keeps each redrawing."""
+    return _settings.progress and not is_quiet() and err.is_terminal
+
+
+def detail(message: str) -> None:
+    """One line about what is being done, for those who asked for more."""
+    if is_verbose():
+        err.print(message)
+
+
 def say(message: str) -> None:
     """One line about what is being done."""
-    err.print(message)
+    if not is_quiet():
+        err.print(message)
 
 
 def warn(message: str) -> None:
     """One line about something that the user should look at."""
-    err.print(f"warning: {message}", style="yellow")
+    if _settings.level >= -1:
+        err.print(f"warning: {message}", style="yellow")
 
 
 def fail(message: str) -> None:
     """The one line of an error."""
     err.print(f"lmsbuild: error: {message}", style="red")
+
+
+def table(content: Table) -> None:
+    """A table as a result. Nothing of it is cut off; where no terminal is, no line is broken."""
+    for column in content.columns:
+        if not column.no_wrap:
+            column.overflow = "fold"
+    if out.is_terminal or "COLUMNS" in os.environ:
+        out.print(content)
+        return
+    wide = Console(file=out.file, width=10_000, soft_wrap=True, markup=False, highlight=False)
+    # As wide as the caption, too, which a table would break otherwise.
+    wide.width = max(wide.measure(content).maximum, len(str(content.caption or "")))
+    wide.print(content)
 
 
 def transfer_progress() -> Progress:

@@ -101,7 +101,8 @@ def fetch(source: Source, tag: Tag, into: Path) -> None:
 
 
 def _clone(url: str, into: Path, *, branch: str | None, partial: bool) -> None:
-    with Progress(console=console.err, transient=True) as progress:
+    hidden = not console.shows_progress()
+    with Progress(console=console.err, transient=True, disable=hidden) as progress:
         task = progress.add_task("connecting", total=None)
 
         def report(stage: str, done: float, total: float, rate: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
-import pkgutil
 import signal
 import sys
 import traceback
@@ -16,6 +14,8 @@ import click
 import lmsbuild
 from lmsbuild import console
 from lmsbuild.cli import commands
+from lmsbuild.cli.common import add_common_options
+from lmsbuild.cli.lazy import LazyGroup
 from lmsbuild.errors import (
     FileAccessError,
     LmsbuildError,
@@ -27,22 +27,8 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug in lmsbuild itself
 
 
-class CommandGroup(click.Group):
-    """Imports a command's module when the command is used, not before.
-
-    ``lmsbuild tags`` should not pay for importing what ``lmsbuild wheel`` needs.
-    """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        module = importlib.import_module(f"{commands.__name__}.{cmd_name}")
-        command = module.command
-        assert isinstance(command, click.Command)
-        return command
+class CommandGroup(LazyGroup):
+    """Turns what a command raises into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -54,12 +40,11 @@ class CommandGroup(click.Group):
             console.err.print("lmsbuild: interrupted")
             ctx.exit(EXIT_INTERRUPTED)
         except Exception as error:
-            verbose = bool(ctx.params.get("verbose"))
             failure = describe(error)
             if failure is None:
-                _report_bug(error, verbose=verbose)
+                _report_bug(error)
                 ctx.exit(EXIT_INTERNAL)
-            _report(failure, verbose=verbose)
+            _report(failure)
             ctx.exit(failure.exit_code)
 
 
@@ -84,29 +69,35 @@ def describe(error: Exception) -> LmsbuildError | None:
     return failure
 
 
-def _report(failure: LmsbuildError, *, verbose: bool) -> None:
+def _report(failure: LmsbuildError) -> None:
     console.fail(failure.message)
-    if verbose:
+    if console.is_verbose():
         if failure.detail:
             console.err.print(failure.detail.rstrip())
         console.err.print("".join(traceback.format_exception(failure)).rstrip())
 
 
-def _report_bug(error: Exception, *, verbose: bool) -> None:
+def _report_bug(error: Exception) -> None:
     summary = " ".join(f"{type(error).__name__}: {error}".split())
-    if verbose:
+    if console.is_verbose():
         console.err.print("".join(traceback.format_exception(error)).rstrip())
-    hint = "please report it" if verbose else "run again with --verbose and report it"
+    hint = "please report it" if console.is_verbose() else "run again with --verbose and report it"
     console.fail(f"this is a bug in lmsbuild, {hint} ({summary})")
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", is_flag=True, help="On failure, show everything that is known.")
+@click.group(
+    cls=CommandGroup,
+    package=commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(lmsbuild.__version__, prog_name="lmsbuild")
-def main(verbose: bool) -> None:
+def main() -> None:
     """PyTorch with Large Model Support: patch sources, build wheels, check what was built."""
     # So that cleaning up is not left out when a batch system or `kill` ends lmsbuild.
     signal.signal(signal.SIGTERM, _terminate)
+
+
+add_common_options(main)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.progress import Progress, TaskID
@@ -12,10 +13,15 @@ _COUNTED_STAGES = ("compile",)  # whose numbers are files, not bytes
 
 
 class StageDisplay:
-    """Shows one bar per stage; use as a context manager and call ``report``."""
+    """Shows one bar per stage; use as a context manager and call ``report``.
+
+    Where no bars are to be drawn, such as in a pipe, a stage is one line, when it is done.
+    """
 
     def __init__(self) -> None:
         self._stage = ""
+        self._began = 0.0
+        self._last: tuple[int, int | None] = (0, None)  # done, total
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -34,14 +40,16 @@ class StageDisplay:
         """How far a stage is: bytes, or files while compiling. A new name is a new bar."""
         if stage != self._stage:
             self._stop(complete=True)
-            self._stage = stage
-            counted = stage in _COUNTED_STAGES
-            self._progress = console.step_progress() if counted else console.transfer_progress()
-            self._progress.start()
-            self._task = self._progress.add_task(stage, total=total)
-        assert self._progress is not None
-        assert self._task is not None
-        self._progress.update(self._task, completed=done, total=total)
+            self._stage, self._began = stage, time.monotonic()
+            if console.shows_progress():
+                counted = stage in _COUNTED_STAGES
+                self._progress = console.step_progress() if counted else console.transfer_progress()
+                self._progress.start()
+                self._task = self._progress.add_task(stage, total=total)
+        self._last = (done, total)
+        if self._progress is not None:
+            assert self._task is not None
+            self._progress.update(self._task, completed=done, total=total)
 
     def _stop(self, *, complete: bool) -> None:
         """End the current bar; a stage that was passed counts as done, to the last byte."""
@@ -51,4 +59,13 @@ class StageDisplay:
                     if task.total is not None:
                         self._progress.update(task.id, completed=task.total)
             self._progress.stop()
+        elif self._stage and complete:
+            console.say(self._line())
         self._progress = None
+        self._stage = ""
+
+    def _line(self) -> str:
+        done, total = self._last
+        amount = done if total is None else total
+        size = f"{amount} files" if self._stage in _COUNTED_STAGES else f"{amount / 1e6:.1f} MB"
+        return f"{self._stage}: {size}, {time.monotonic() - self._began:.0f} s"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmsbuild import console
 from lmsbuild.errors import CompileError, ForeignWheelError, HeadersError, SeriesError
 from lmsbuild.native import link_stubs, manylinux
 from lmsbuild.native.link_stubs import shim_dir
@@ -105,9 +107,11 @@ def build_library(
     files = [*sources(inputs.runtime), shim_dir() / "compat.cpp"]
     instrument = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"] if sanitize else []
     command = [*compiler.command, *flags(tag), *instrument, *_include_flags(inputs), "-c"]
+    console.detail(f"compiling: {shlex.join(command)}")
     objects = _compile_all(command, files, folder, compiler, log, progress)
     library = folder / LIBRARY
     link = _link_command(compiler, inputs, policy, objects, library)
+    console.detail(f"linking: {shlex.join(link)}")
     _run([*link, *(instrument or ["-Wl,-s"])], _unlinked(compiler, policy), log)
     _check_machine(library, compiler.machine, policy)
     _check_exports(library)

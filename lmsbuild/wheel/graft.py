@@ -7,11 +7,13 @@ are updated.
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmsbuild import console
 from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.registry import Tag
 from lmsbuild.tools import fetch, lock
@@ -40,11 +42,14 @@ def build_wheel(request: GraftRequest, report: Report) -> GraftResult:
     check_request(tag, request.architecture, request.python, request.base)
     # Checked before half a gigabyte is downloaded.
     compiler = find_compiler(request.architecture)
+    console.detail(f"cache: {request.cache}")
+    console.detail(f"compiler: {shlex.join(compiler.command)} ({compiler.version})")
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / LOCK_FILE, request.out):
         remove_drafts(request.out)
         official = request.architecture in tag.architectures
         base, digest, index_digest = _obtain(request, report)
+        console.detail(f"base: {base.path} (SHA-256 {digest})")
         total = sum(info.file_size for info in zipfile.ZipFile(base.path).infolist())
         basewheel.check(
             base,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lmsbuild
+from lmsbuild import console
 from lmsbuild.native import compile
 from lmsbuild.native.manylinux import ManylinuxPolicy, load_policy
 from lmsbuild.native.toolchain import Compiler
@@ -49,10 +50,13 @@ def plan_for(
 
     If ``portable``, it meets the tag's manylinux policy; otherwise it is for this system.
     """
+    headers = fetch_headers(tag, target, cache, report)
+    for name, found in headers.items():
+        console.detail(f"CUDA headers: {name}, {found.path}")
     return LibraryPlan(
         tag=tag,
         compiler=compiler,
-        headers=fetch_headers(tag, target, cache, report),
+        headers=headers,
         patches=patches,
         policy=load_policy(tag.manylinux, target.architecture) if portable else None,
     )

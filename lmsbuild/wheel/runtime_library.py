@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from lmsbuild import console
 from lmsbuild.native import compile, link_stubs, manylinux
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.patchset.runtime import lay_out, runtime_files
@@ -43,6 +44,7 @@ def kept_or_built(
     folder = cache / "libraries" / _key(plan, identity)
     kept = _kept(folder)
     if kept is not None:
+        console.detail(f"the runtime was compiled before: {folder}")
         return kept
     with scratch(cache) as name:
         torch = unpack(Path(name))

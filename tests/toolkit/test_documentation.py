@@ -112,7 +112,9 @@ def why_wrong(command: click.Command, arguments: list[str]) -> str:
         inner = command.get_command(click.Context(command), name)
         return f"there is no command {name}" if inner is None else why_wrong(inner, arguments)
     try:
-        command.make_context(command.name, [a.strip("[]") for a in arguments])
+        # Closed again, so that what -v and -q turned on does not stay.
+        with command.make_context(command.name, [a.strip("[]") for a in arguments]):
+            pass
     except click.MissingParameter:
         pass  # in a sentence it need not be complete
     except click.UsageError as error:
@@ -306,7 +308,7 @@ def test_what_is_right(page: Page, text: str) -> None:
         (wrong_commands, "    lmsbuild wheels\n", "there is no command wheels"),
         (wrong_commands, "    X=1 lmsbuild channel ad DIR   # comment\n", "there is no command ad"),
         (wrong_commands, "as `lmsbuild\nwheel --strategy magic` does", "'magic' is not"),
-        (wrong_commands, "    lmsbuild --quiet wheel\n", "there is no --quiet"),
+        (wrong_commands, "    lmsbuild --quite wheel\n", "there is no --quite"),
         (wrong_commands, "    lmsbuild verify A B\n", "unexpected extra argument"),
         (wrong_commands, "    make wheels\n", "there is no target wheels"),
         (wrong_commands, "`make wheel TAGS=v2.6.0`", "the Makefile has no TAGS"),

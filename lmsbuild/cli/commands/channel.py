@@ -50,7 +50,7 @@ def list_packages(folder: Path) -> None:
     for package in channel.packages():
         size = f"{package.size / 1e6:.1f}"
         table.add_row(package.name, package.version, package.build, package.subdir, size)
-    console.out.print(table)
+    console.table(table)
     try:
         channel.check()
     except StaleIndexError as error:

@@ -27,7 +27,7 @@ def command(as_json: bool, markdown: bool) -> None:
     elif markdown:
         click.echo("\n".join(_markdown(registry)))
     else:
-        console.out.print(_table(registry))
+        console.table(_table(registry))
 
 
 def _record(tag: Tag, registry: Registry) -> dict[str, object]:

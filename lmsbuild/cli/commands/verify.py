@@ -36,7 +36,7 @@ def command(wheel: Path, base: Path | None) -> None:
     table = Table("check", "looked at", "result")
     for check in checks:
         table.add_row(check.name, check.detail, "FAILED" if check.problems else "ok")
-    console.out.print(table)
+    console.table(table)
     problems = [f"{check.name}: {problem}" for check in checks for problem in check.problems]
     for problem in problems:
         console.out.print(problem)

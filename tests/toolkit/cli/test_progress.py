@@ -13,28 +13,69 @@ from lmsbuild.cli.progress import StageDisplay
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is written to a terminal."""
+    text = io.StringIO()
+    monkeypatch.setattr(
+        console, "err", Console(file=text, width=100, force_terminal=True, highlight=False)
+    )
+    return text
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     text = io.StringIO()
     monkeypatch.setattr(console, "err", Console(file=text, width=100))
     return text
 
 
-def test_stages_follow_each_other_to_their_end(shown: io.StringIO) -> None:
+def build() -> None:
     with StageDisplay() as display:
         display.report("download torch", 0, None)  # the size is not known yet
         display.report("download torch", 40_000_000, 50_000_000)
         display.report("compile", 1, 3)
-    lines = shown.getvalue().splitlines()
-    assert "download torch" in lines[0]
-    assert "50.0/50.0 MB" in lines[0]  # announced sizes are rounded: what is done is whole
-    assert "3/3" in lines[1]
+
+
+def fail() -> None:
+    with StageDisplay() as display:
+        display.report("write", 10_000_000, 50_000_000)
+        raise KeyError
+
+
+def test_stages_follow_each_other_to_their_end(shown: io.StringIO) -> None:
+    build()
+    text = shown.getvalue()
+    assert "50.0/50.0 MB" in text  # announced sizes are rounded: what is done is whole
+    assert "3/3" in text
+    assert text.rindex("download torch") < text.index("compile")
 
 
 def test_a_failed_stage_stays_where_it_was(shown: io.StringIO) -> None:
-    def fail() -> None:
-        with StageDisplay() as display:
-            display.report("write", 10_000_000, 50_000_000)
-            raise KeyError
-
     with pytest.raises(KeyError):
         fail()
     assert "10.0/50.0 MB" in shown.getvalue()
+    assert "50.0/50.0 MB" not in shown.getvalue()
+
+
+def test_in_a_pipe_a_stage_is_one_line(piped: io.StringIO) -> None:
+    build()
+    assert piped.getvalue() == "download torch: 50.0 MB, 0 s\ncompile: 3 files, 0 s\n"
+
+
+def test_in_a_pipe_a_failed_stage_is_no_line(piped: io.StringIO) -> None:
+    with pytest.raises(KeyError):
+        fail()
+    assert piped.getvalue() == ""
+
+
+def test_without_progress_a_terminal_gets_lines(
+    shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_settings", console._Settings(progress=False))
+    build()
+    assert shown.getvalue() == "download torch: 50.0 MB, 0 s\ncompile: 3 files, 0 s\n"
+
+
+def test_quiet_stages_are_not_shown(shown: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_settings", console._Settings(level=-1))
+    build()
+    assert shown.getvalue() == ""
