@@ -20,7 +20,12 @@ def exclusive(lock_file: Path, directory: Path) -> Iterator[None]:
     Raises:
         BusyError: another process holds it.
     """
-    descriptor = _acquire(lock_file, directory)
+    try:
+        descriptor = _acquire(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BusyError(
+            f"another lmsbuild is working in {directory}; wait for it, or name another one"
+        ) from error
     try:
         yield
     finally:
@@ -29,16 +34,21 @@ def exclusive(lock_file: Path, directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(lock_file: Path, directory: Path) -> int:
+@contextmanager
+def shared(lock_file: Path) -> Iterator[None]:
+    """Holds ``lock_file`` together with others who share it; waits for one who holds it alone."""
+    descriptor = _acquire(lock_file, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        os.close(descriptor)  # and not removed, because others may hold it
+
+
+def _acquire(lock_file: Path, operation: int) -> int:
     while True:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise BusyError(
-                f"another lmsbuild is working in {directory}; wait for it, or name another one"
-            ) from error
+            fcntl.flock(descriptor, operation)
         except BaseException:
             os.close(descriptor)
             raise

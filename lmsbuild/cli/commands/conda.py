@@ -15,6 +15,7 @@ from lmsbuild.conda.package import Packager
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir, recipes_dir
 from lmsbuild.tools.cache import default_cache, scratch
+from lmsbuild.tools.cache_content import in_use
 
 
 @click.command("conda")
@@ -71,7 +72,7 @@ def command(
     if recipe is None:
         package.choose(Packager(packager))  # before a wheel is built for nothing
     cache = default_cache()
-    with StageDisplay() as display, scratch(cache) as folder:
+    with in_use(cache), StageDisplay() as display, scratch(cache) as folder:
         if wheel is None:
             wheel = _build(tag, architecture, python, base, Path(folder), display)
         request = package.PackageRequest(

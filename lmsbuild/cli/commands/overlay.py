@@ -11,6 +11,7 @@ from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.cache_content import in_use
 from lmsbuild.wheel.overlay import build_overlay, find_installation, tag_for
 
 
@@ -31,9 +32,9 @@ def command(folder: Path, torch: Path) -> None:
     patches = patches_dir()
     installation = find_installation(torch)
     tag = tag_for(installation, load_registry(patches))
-    with StageDisplay() as display:
+    with in_use(default_cache()) as cache, StageDisplay() as display:
         made = build_overlay(
-            installation, tag, folder, patches=patches, cache=default_cache(), report=display.report
+            installation, tag, folder, patches=patches, cache=cache, report=display.report
         )
     console.say(f"LMS for torch {installation.version}: export PYTHONPATH={made}")
     console.out.print(str(made))

@@ -17,6 +17,7 @@ from lmsbuild.port.request import PortRequest
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.cache_content import in_use
 
 
 @click.command()
@@ -87,7 +88,7 @@ def command(
         patches=patches,
         cache=default_cache(),
     )
-    with StageDisplay() as display:
+    with in_use(request.cache), StageDisplay() as display:
         ported = port(registry, request, display.report)
     _tell(ported, request, patches)
     if ported.compiled is not None:

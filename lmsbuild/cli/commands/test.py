@@ -9,6 +9,7 @@ import click
 from lmsbuild import console
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.cache_content import in_use
 from lmsbuild.wheel.suite import Device, run_suite
 
 
@@ -28,4 +29,5 @@ def command(wheel: Path, pytest_arguments: tuple[str, ...], device: str) -> None
     What follows WHEEL goes to pytest, such as -k gpt or -x.
     """
     runs = ("suite", *pytest_arguments)
-    run_suite(wheel, Device(device), tests_dir(), default_cache(), console.say, [runs])
+    with in_use(default_cache()) as cache:
+        run_suite(wheel, Device(device), tests_dir(), cache, console.say, [runs])

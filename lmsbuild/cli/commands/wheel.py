@@ -16,6 +16,7 @@ from lmsbuild.conda import base as condabase
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.cache_content import in_use
 from lmsbuild.wheel.base import identify
 from lmsbuild.wheel.request import GraftRequest
 
@@ -80,7 +81,7 @@ def command(
         cache=default_cache(),
         companions=bases[1:],
     )
-    with StageDisplay() as display:
+    with in_use(request.cache), StageDisplay() as display:
         if conda:
             from lmsbuild.conda.graft import build_package as build
         else:

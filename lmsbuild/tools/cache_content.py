@@ -1,0 +1,128 @@
+"""What lies in lmsbuild's cache, how large and how old it is, and how it is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.tools import lock
+
+# Folders of the cache; all else that lies in it is not lmsbuild's, and stays.
+_FOLDERS = ("wheels", "packages", "libraries", "logs")
+_SCRATCH = "scratch-*"
+_SCRATCH_SECONDS = 24 * 60 * 60  # until then a build may still be writing there
+_LOCK_FILE = ".lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One thing in the cache.
+
+    Attributes:
+        kind: the folder that it lies in, or "scratch" for what a killed lmsbuild left.
+        paths: the file or folder itself, then notes that belong to it.
+        size: bytes.
+        modified: when it was put there, in seconds since 1970.
+    """
+
+    kind: str
+    paths: tuple[Path, ...]
+    size: int
+    modified: float
+
+    @property
+    def name(self) -> str:
+        return self.paths[0].name
+
+    def days(self, now: float | None = None) -> float:
+        """Its age."""
+        return max(0.0, (time.time() if now is None else now) - self.modified) / 86400
+
+
+def entries(cache: Path) -> list[Entry]:
+    """What lies in a cache, by kind and name. Links are not followed."""
+    found = []
+    for kind in _FOLDERS:
+        folder = cache / kind
+        if folder.is_dir() and not folder.is_symlink():
+            found += [_entry(kind, group) for group in _groups(folder)]
+    for path in sorted(cache.glob(_SCRATCH)):
+        if time.time() - path.lstat().st_mtime > _SCRATCH_SECONDS:
+            found.append(_entry("scratch", (path,)))
+    return found
+
+
+@contextmanager
+def in_use(cache: Path) -> Iterator[Path]:
+    """Keeps a cache from being cleaned; waits while it is. Gives the cache."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with lock.shared(cache / _LOCK_FILE):
+        yield cache
+
+
+def clean(cache: Path, *, older_than: float | None = None) -> list[Entry]:
+    """Remove all that lies in a cache, or what is older than some days. Returns what was removed.
+
+    Raises:
+        BusyError: a build uses the cache.
+    """
+    if not cache.is_dir():
+        return []
+    with lock.exclusive(cache / _LOCK_FILE, cache):
+        chosen = [
+            entry for entry in entries(cache) if older_than is None or entry.days() > older_than
+        ]
+        for entry in chosen:
+            # Notes first: what has lost its note is fetched anew.
+            for path in reversed(entry.paths):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+    return chosen
+
+
+def _groups(folder: Path) -> Iterator[tuple[Path, ...]]:
+    """The files and folders in a folder, each with the notes (JSON) that name it."""
+    paths = sorted(folder.iterdir())
+    notes: dict[str, list[Path]] = {}
+    for path in paths:
+        if path.suffix == ".json":
+            notes.setdefault(_named_by(path), []).append(path)
+    for path in paths:
+        if path.suffix != ".json":
+            yield (path, *notes.pop(path.name, []))
+    for orphans in notes.values():
+        yield from ((path,) for path in orphans)
+
+
+def _named_by(note: Path) -> str:
+    try:
+        return str(json.loads(note.read_text(encoding="utf-8"))["file"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _entry(kind: str, paths: tuple[Path, ...]) -> Entry:
+    return Entry(
+        kind=kind,
+        paths=paths,
+        size=sum(map(_size, paths)),
+        modified=paths[0].lstat().st_mtime,
+    )
+
+
+def _size(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
