@@ -44,8 +44,7 @@ cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qe
 	LMS_CROSS=required $(BIN)/python ci/cross_tests.py --larger
 
 matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
-	LMS_EVERY_TAG=1 $(BIN)/python -m pytest -q tests/toolkit/checkout/test_round_trip.py tests/toolkit/port/test_wheel_facts.py
-	$(BIN)/python ci/torch_tests.py --matrix build/matrix.md
+	$(BIN)/lmsbuild dev matrix
 
 nightly: $(VENV)/.installed-dev ## Compile what the hooks change; run PROGRAMS random programs (10000) on three tags: hours
 	$(BIN)/python ci/syntax.py --debian

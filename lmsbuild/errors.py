@@ -136,7 +136,7 @@ class RefreshError(PatchError):
 
 
 class StalePatchError(CheckError):
-    """A patch file is not what `lmsbuild refresh` would write."""
+    """A patch file is not what `lmsbuild dev refresh` would write."""
 
 
 # Wheels -------------------------------------------------------------------------------------

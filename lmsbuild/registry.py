@@ -112,7 +112,7 @@ class Registry:
         if re.fullmatch(r"v\d+\.\d+\.\d+", wanted):
             raise UnportedTagError(
                 f"there are no patches for {wanted}; nearest: {near} (`lmsbuild tags` lists them "
-                f"all). Take one of these, or port it: lmsbuild port {nearest[0]} {wanted}"
+                f"all). Take one of these, or port it: lmsbuild dev port {nearest[0]} {wanted}"
             )
         raise UnknownTagError(
             f"unknown tag {name!r}; nearest: {near} (`lmsbuild tags` lists them all)"

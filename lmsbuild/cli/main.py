@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import signal
 import sys
 import traceback
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -27,8 +28,39 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_INTERNAL = 70  # EX_SOFTWARE: a bug in lmsbuild itself
 
 
+# Commands that were the group's own once, and where they are now.
+_MOVED = {"port": "dev port", "refresh": "dev refresh"}
+
+
 class CommandGroup(LazyGroup):
     """Turns what a command raises into one line and an exit code."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _MOVED:
+            return self._moved(ctx, cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def _moved(self, ctx: click.Context, name: str) -> click.Command | None:
+        """A command under the name that it had, which says the new one. No help lists it."""
+        group_name, new_name = _MOVED[name].split()
+        group = super().get_command(ctx, group_name)
+        assert isinstance(group, click.Group)
+        found = group.get_command(ctx, new_name)
+        assert found is not None
+        moved = copy.copy(found)
+        moved.hidden = True
+        callback = found.callback
+        assert callback is not None
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            console.warn(
+                f"`lmsbuild {name}` is deprecated and will be removed: it is"
+                f" `lmsbuild {_MOVED[name]}` now"
+            )
+            return callback(*arguments, **options)
+
+        moved.callback = call
+        return moved
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -81,7 +81,9 @@ def test_an_unknown_tag_names_the_nearest(asked: str, nearest: str) -> None:
 )
 def test_a_release_without_patches_can_be_ported(asked: str, nearest: str, port: str) -> None:
     registry = registry_of("v1.2.3", "v1.3.0", "v1.13.0", "v2.0.0")
-    with pytest.raises(UnportedTagError, match=rf"nearest: {nearest} .*: lmsbuild port {port}$"):
+    with pytest.raises(
+        UnportedTagError, match=rf"nearest: {nearest} .*: lmsbuild dev port {port}$"
+    ):
         registry.get(asked)
 
 
@@ -90,7 +92,7 @@ def test_what_is_no_release_cannot(asked: str) -> None:
     with pytest.raises(UnknownTagError) as caught:
         registry_of("v1.2.3", "v1.3.0").get(asked)
     assert type(caught.value) is UnknownTagError
-    assert "lmsbuild port" not in str(caught.value)
+    assert "lmsbuild dev port" not in str(caught.value)
 
 
 def test_landmarks_are_the_ends_and_the_default() -> None:

@@ -1,4 +1,4 @@
-"""`lmsbuild refresh`: patch files from a maintainer's commits."""
+"""`lmsbuild dev refresh`: patch files from a maintainer's commits."""
 
 from __future__ import annotations
 
@@ -516,7 +516,7 @@ def test_the_command(upstream: Upstream, checkout: Path, tmp_path: Path) -> None
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "lmsbuild", "refresh", *arguments],
+            [sys.executable, "-m", "lmsbuild", "dev", "refresh", *arguments],
             env={**os.environ, "PYTHONPATH": str(package)},
             cwd=tmp_path,
             capture_output=True,

@@ -1,4 +1,4 @@
-"""A tag's patch files are what `lmsbuild refresh` writes: none is stale.
+"""A tag's patch files are what `lmsbuild dev refresh` writes: none is stale.
 
 The tags that CI tests; LMS_EVERY_TAG=1, as `make matrix` has it, takes all that have wheels. Those
 without are in tests/v1.

@@ -292,7 +292,7 @@ def test_an_unknown_tag(project: Upstream) -> None:
 def test_a_release_without_patches(project: Upstream) -> None:
     for command in ("apply", "export", "wheel"):
         line = failed(invoke(command, "v9.8.6"), errors.UnportedTagError)
-        assert line.endswith(f"lmsbuild port {NAME} v9.8.6")
+        assert line.endswith(f"lmsbuild dev port {NAME} v9.8.6")
 
 
 def test_export_into_a_missing_directory(project: Upstream) -> None:

@@ -1,4 +1,4 @@
-"""`lmsbuild port`: a new tag from an old one."""
+"""`lmsbuild dev port`: a new tag from an old one."""
 
 from __future__ import annotations
 

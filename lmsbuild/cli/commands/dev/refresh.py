@@ -1,4 +1,4 @@
-"""``lmsbuild refresh``: patch files from the commits of a worked-on checkout."""
+"""``lmsbuild dev refresh``: patch files from the commits of a worked-on checkout."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import click
 
 from lmsbuild import console
 from lmsbuild.checkout.refresh import refresh
+from lmsbuild.cli.maintained import maintained_patches, patches_option
 from lmsbuild.errors import StalePatchError
 from lmsbuild.registry import load_registry
-from lmsbuild.resources import patches_dir
 
 
 @click.command(options_metavar="[OPTIONS]")
 @click.argument("arguments", metavar="[TAG] CHECKOUT", nargs=-1, required=True)
 @click.option("--check", is_flag=True, help="Change nothing; fail when a patch file is stale.")
-def command(arguments: tuple[str, ...], check: bool) -> None:
+@patches_option
+def command(arguments: tuple[str, ...], check: bool, patches: Path | None) -> None:
     """Rewrite the patch files from the commits of CHECKOUT.
 
     CHECKOUT is what `lmsbuild apply` made and ordinary git (amend, rebase, new commits) changed.
@@ -26,12 +27,12 @@ def command(arguments: tuple[str, ...], check: bool) -> None:
     if len(arguments) > 2:
         raise click.UsageError("give one checkout, or a tag and a checkout")
     *tags, checkout = arguments
-    patches = patches_dir()
+    chosen = maintained_patches(patches)
     result = refresh(
-        load_registry(patches),
+        load_registry(chosen),
         Path(checkout),
         tag_name=tags[0] if tags else None,
-        patches=patches,
+        patches=chosen,
         check=check,
     )
     for path, how in result.changed:
@@ -41,5 +42,5 @@ def command(arguments: tuple[str, ...], check: bool) -> None:
     elif check:
         raise StalePatchError(
             f"{len(result.changed)} patch file{'s are' if len(result.changed) > 1 else ' is'}"
-            f" stale; run: lmsbuild refresh {checkout}"
+            f" stale; run: lmsbuild dev refresh {checkout}"
         )

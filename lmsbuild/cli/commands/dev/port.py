@@ -1,4 +1,4 @@
-"""``lmsbuild port``: a new tag from an old one."""
+"""``lmsbuild dev port``: a new tag from an old one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
+from lmsbuild.cli.maintained import maintained_patches, patches_option
 from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.port.port import Ported, port
 from lmsbuild.port.request import PortRequest
 from lmsbuild.registry import load_registry
-from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.cache_content import in_use
 
@@ -52,6 +52,7 @@ from lmsbuild.tools.cache_content import in_use
     help="Folder to make for merging; it stays when there are conflicts  [default: ./port-TO]",
 )
 @click.option("--continue", "resumed", is_flag=True, help="The conflicts in DIR are resolved.")
+@patches_option
 def command(
     old: str,
     new: str,
@@ -62,6 +63,7 @@ def command(
     python: str | None,
     work: Path | None,
     resumed: bool,
+    patches: Path | None,
 ) -> None:
     """Make the patches of tag TO from those of tag FROM.
 
@@ -72,8 +74,8 @@ def command(
     name = f"v{new.removeprefix('v')}"
     if not re.fullmatch(r"v\d+\.\d+\.\d+", name):
         raise click.UsageError(f"{new} is not the name of a release, such as v1.2.3")
-    patches = patches_dir()
-    registry = load_registry(patches)
+    chosen = maintained_patches(patches)
+    registry = load_registry(chosen)
     request = PortRequest(
         old=registry.get(old),
         name=name,
@@ -85,12 +87,12 @@ def command(
         given_source=source,
         work=work or Path(f"port-{name}"),
         resumed=resumed,
-        patches=patches,
+        patches=chosen,
         cache=default_cache(),
     )
     with in_use(request.cache), StageDisplay() as display:
         ported = port(registry, request, display.report)
-    _tell(ported, request, patches)
+    _tell(ported, request, chosen)
     if ported.compiled is not None:
         raise ported.compiled
 
