@@ -11,6 +11,11 @@ import click
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--json: one JSON object on standard output, and nothing else there."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+
+
 def architecture_option(made: str) -> Decorator:
     """--arch of what is made ("wheel"): this machine's, unless it says another."""
     return click.option(

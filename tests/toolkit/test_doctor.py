@@ -234,6 +234,17 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.startswith("lmsbuild: error: LMS cannot be used: GPU")
 
 
+@pytest.mark.parametrize("devices", [0, 1])
+def test_the_command_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path, devices=devices)))
+    result = CliRunner().invoke(main, ["doctor", "--python", sys.executable, "--json"])
+    assert result.exit_code == (0 if devices else UnusableError.exit_code)
+    document = json.loads(result.stdout)
+    assert document["usable"] == bool(devices)
+    wrong = [finding["topic"] for finding in document["findings"] if finding["wrong"]]
+    assert wrong == ([] if devices else ["GPU"])
+
+
 def test_the_default_is_the_python_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\n")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import click
 from rich.table import Table
 
 from lmsbuild import console
+from lmsbuild.cli.options import json_option
 from lmsbuild.conda.channel import Channel
 from lmsbuild.errors import ChannelError, StaleIndexError
 
@@ -43,9 +46,14 @@ def index(folder: Path) -> None:
 
 @command.command("list")
 @FOLDER
-def list_packages(folder: Path) -> None:
+@json_option
+def list_packages(folder: Path, as_json: bool) -> None:
     """List the packages of the channel in DIR. Exit code 59: its index is stale."""
     channel = Channel(folder)
+    if as_json:
+        _print_json(channel)
+        channel.check()
+        return
     table = Table("package", "version", "build", "platform", "MB")
     for package in channel.packages():
         size = f"{package.size / 1e6:.1f}"
@@ -57,6 +65,20 @@ def list_packages(folder: Path) -> None:
         for line in error.detail.splitlines():
             console.out.print(line)
         raise
+
+
+def _print_json(channel: Channel) -> None:
+    try:
+        channel.check()
+        stale: list[str] = []
+    except StaleIndexError as error:
+        stale = error.detail.splitlines()
+    document = {
+        "channel": str(channel.folder),
+        "packages": [dataclasses.asdict(package) for package in channel.packages()],
+        "stale": stale,
+    }
+    click.echo(json.dumps(document, indent=2))
 
 
 @command.command("serve")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 
 import click
 
 from lmsbuild import console
+from lmsbuild.cli.options import json_option
 from lmsbuild.doctor import ask, examine, find_python, read_host
 from lmsbuild.errors import UnusableError
 from lmsbuild.registry import load_registry
@@ -46,7 +49,8 @@ _ANSWERS = (
     metavar="PATH",
     help="Interpreter whose torch to look at  [default: python on PATH]",
 )
-def command(python: str | None) -> None:
+@json_option
+def command(python: str | None, as_json: bool) -> None:
     """Say whether Large Model Support works here, and why it would not page out.
 
     Moves one small tensor to the host and back when there is a GPU. From inside a program,
@@ -54,12 +58,18 @@ def command(python: str | None) -> None:
     """
     interpreter = find_python(python)
     findings = examine(ask(interpreter), load_registry(), read_host(), os.environ)
-    for finding in findings:
-        mark = "NO" if finding.wrong else "ok"
-        console.out.print(f"{mark}  {finding.topic}: {finding.text}")
     wrong = [finding for finding in findings if finding.wrong]
+    if as_json:
+        told = [dataclasses.asdict(finding) for finding in findings]
+        click.echo(json.dumps({"usable": not wrong, "findings": told}, indent=2))
+    else:
+        for finding in findings:
+            mark = "NO" if finding.wrong else "ok"
+            console.out.print(f"{mark}  {finding.topic}: {finding.text}")
     if wrong:
         raise UnusableError(f"LMS cannot be used: {wrong[0].topic}: {wrong[0].text}")
+    if as_json:
+        return
     console.out.print("")
     console.out.print("LMS can be used. When a program does not page out, ask it itself:")
     console.out.print("  print(torch.cuda.lms.explain())")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import zipfile
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import click
 from rich.table import Table
 
 from lmsbuild import console
+from lmsbuild.cli.options import json_option
 from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.errors import VerifyError
-from lmsbuild.wheel.verify import verify
+from lmsbuild.wheel.verify import Check, verify
 
 
 @click.command("verify")
@@ -21,7 +24,8 @@ from lmsbuild.wheel.verify import verify
     type=click.Path(path_type=Path),
     help="The official wheel, to compare with. [default: the hashes kept in WHEEL]",
 )
-def command(wheel: Path, base: Path | None) -> None:
+@json_option
+def command(wheel: Path, base: Path | None, as_json: bool) -> None:
     """Check WHEEL: RECORD true and complete, upstream's binaries untouched, symbols within its
     manylinux tag, one LMS library, the API present."""
     done, total = 0, _unpacked_size(wheel)
@@ -33,18 +37,27 @@ def command(wheel: Path, base: Path | None) -> None:
             display.report("check", done, total)
 
         checks = verify(wheel, base, advance)
-    table = Table("check", "looked at", "result")
-    for check in checks:
-        table.add_row(check.name, check.detail, "FAILED" if check.problems else "ok")
-    console.table(table)
     problems = [f"{check.name}: {problem}" for check in checks for problem in check.problems]
-    for problem in problems:
-        console.out.print(problem)
+    if as_json:
+        told = [dataclasses.asdict(check) for check in checks]
+        document = {"wheel": str(wheel), "kept": not problems, "checks": told}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print(checks)
+        for problem in problems:
+            console.out.print(problem)
     if problems:
         raise VerifyError(
             f"{wheel.name} breaks {sum(bool(c.problems) for c in checks)} of "
             f"{len(checks)} promises; do not use it"
         )
+
+
+def _print(checks: list[Check]) -> None:
+    table = Table("check", "looked at", "result")
+    for check in checks:
+        table.add_row(check.name, check.detail, "FAILED" if check.problems else "ok")
+    console.table(table)
 
 
 def _unpacked_size(wheel: Path) -> int | None:

@@ -238,5 +238,11 @@ def test_the_commands(package: Path, tmp_path: Path) -> None:
     code, output = run("list", str(folder))
     assert code == StaleIndexError.exit_code
     assert f"linux-64/{package.name} is missing" in output
+    told = CliRunner().invoke(main, ["channel", "list", str(folder), "--json"])
+    assert told.exit_code == StaleIndexError.exit_code
+    document = json.loads(told.stdout)
+    assert document["channel"] == str(folder)
+    assert [row["file"] for row in document["packages"]] == [package.name]
+    assert document["stale"] == [f"linux-64/{package.name} is missing"]
     assert run("serve", str(folder))[0] == StaleIndexError.exit_code
     assert run("index", str(folder)) == (0, f"{folder}: 0 packages\n")

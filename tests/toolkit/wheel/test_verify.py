@@ -335,3 +335,11 @@ def test_the_command(good: Path, tmp_path: Path) -> None:
     assert failed.exit_code == VerifyError.exit_code
     assert "RECORD: torch/__init__.py is listed 2 times" in failed.stdout
     assert "breaks 1 of 8 promises" in failed.stderr
+    passed, failed = (
+        CliRunner().invoke(main, ["verify", "--json", str(wheel)]) for wheel in (good, path)
+    )
+    assert json.loads(passed.stdout)["kept"] is True
+    document = json.loads(failed.stdout)
+    assert failed.exit_code == VerifyError.exit_code
+    assert (document["wheel"], document["kept"]) == (str(path), False)
+    assert [check["name"] for check in document["checks"] if check["problems"]] == ["RECORD"]
