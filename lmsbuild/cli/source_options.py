@@ -1,7 +1,8 @@
-"""lmsbuild wheel --strategy source: its options, and what it says."""
+"""lmsbuild wheel --strategy: how it is chosen, the options of "source", and what that says."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,16 @@ from typing import Any
 import click
 
 from lmsbuild import console
-from lmsbuild.registry import load_registry
+from lmsbuild.registry import Registry, Tag
 
 _OPTIONS = (
     click.option(
         "--strategy",
-        type=click.Choice(["graft", "source"]),
-        default="graft",
+        type=click.Choice(["auto", "graft", "source"]),
+        default="auto",
         show_default=True,
-        help="From the official wheel, or from PyTorch's sources in a container.",
+        help="graft: from the official wheel, or from --base; source: from PyTorch's sources, in a"
+        " container; auto: graft where there is something to graft onto, else source.",
     ),
     click.option(
         "--source",
@@ -41,7 +43,6 @@ _OPTIONS = (
         help="With --strategy source: docker or podman; arguments as in cibuildwheel's"
         " container-engine.  [default: the one that works]",
     ),
-    click.option("--dry-run", is_flag=True, help="With --strategy source: say what would be done."),
 )
 
 
@@ -52,6 +53,24 @@ def source_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+def choose_strategy(given: str, tag: Tag, architecture: str, *, base: bool) -> str:
+    """ "graft" or "source", which it says when it was not asked for by name."""
+    if given != "auto":
+        return given
+    if "graft" not in tag.strategies:
+        reason = f"{tag.name} can only be built from source"
+    elif not base and architecture not in tag.architectures:
+        reason = (
+            f"{tag.name} has no official CUDA wheel for {architecture}; --base names another one"
+        )
+    else:
+        onto = "the given base" if base else "the official wheel"
+        console.say(f"strategy: graft, onto {onto}")
+        return "graft"
+    console.say(f"strategy: source, because {reason}")
+    return "source"
+
+
 def refuse_source_options(options: Mapping[str, Any]) -> None:
     """A graft takes none of them. Raises click.UsageError."""
     for name, value in options.items():
@@ -60,7 +79,8 @@ def refuse_source_options(options: Mapping[str, Any]) -> None:
 
 
 def build_from_source(
-    tag: str | None,
+    tag: Tag,
+    registry: Registry,
     architecture: str,
     python: str | None,
     base: Path | None,
@@ -71,15 +91,15 @@ def build_from_source(
     image: str | None,
     engine: str | None,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Plan a build and say so; then do it."""
     if base is not None:
         raise click.UsageError("--base is for --strategy graft")
     from lmsbuild.container.build import BuildRequest, build, plan_build
 
-    registry = load_registry()
     request = BuildRequest(
-        tag=registry.get(tag) if tag else registry.default,
+        tag=tag,
         architecture=architecture,
         python=python,
         source=source,
@@ -90,6 +110,9 @@ def build_from_source(
         engine=engine,
     )
     plan = plan_build(request)
+    if as_json:
+        click.echo(json.dumps(plan.document(), indent=2))
+        return
     if dry_run:
         for line in plan.lines():
             console.out.print(line)

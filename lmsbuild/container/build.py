@@ -98,6 +98,26 @@ class BuildPlan:
     config: str
     estimate: str
 
+    def document(self) -> dict[str, object]:
+        """The plan as JSON has it."""
+        request = self.request
+        return {
+            "tag": request.tag.name,
+            "strategy": "source",
+            "architecture": request.architecture,
+            "python": self.python,
+            "out": str(request.out),
+            "source": request.source or request.upstream_url,
+            "checkout": str(self.checkout),
+            "cibuildwheel": self.builder.version,
+            "identifier": self.identifier,
+            "engine": self.engine,
+            "image": self.image,
+            "environment": dict(self.environment),
+            "config": self.config,
+            "estimate": self.estimate,
+        }
+
     def lines(self) -> list[str]:
         """The plan in words."""
         request = self.request

@@ -35,6 +35,8 @@ def _record(tag: Tag, registry: Registry) -> dict[str, object]:
         **dataclasses.asdict(tag),
         "version": tag.version,
         "default": tag == registry.default,
+        # What `lmsbuild wheel` takes where the architecture is one of these.
+        "auto": "graft" if "graft" in tag.strategies else "source",
     }
 
 

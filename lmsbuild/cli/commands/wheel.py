@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,14 @@ from typing import Any
 import click
 
 from lmsbuild import console
-from lmsbuild.cli.options import architecture_option, python_option
+from lmsbuild.cli.options import architecture_option, json_option, python_option
 from lmsbuild.cli.progress import StageDisplay
-from lmsbuild.cli.source_options import build_from_source, refuse_source_options, source_options
+from lmsbuild.cli.source_options import (
+    build_from_source,
+    choose_strategy,
+    refuse_source_options,
+    source_options,
+)
 from lmsbuild.conda import base as condabase
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
@@ -41,6 +47,8 @@ from lmsbuild.wheel.request import GraftRequest
     help="Folder of the new wheel.",
 )
 @source_options
+@click.option("--dry-run", is_flag=True, help="Fetch and build nothing; say what would be done.")
+@json_option
 def command(
     tag: str | None,
     architecture: str,
@@ -48,6 +56,8 @@ def command(
     bases: tuple[Path, ...],
     out: Path,
     strategy: str,
+    dry_run: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Make the LMS wheel of TAG: graft LMS onto the official one, or build it from source.
@@ -60,15 +70,28 @@ def command(
     conda = base is not None and condabase.is_package(base)
     if len(bases) > 1 and not conda:
         raise click.UsageError("only a conda package can have a second --base")
-    if strategy == "source":
-        build_from_source(tag, architecture, python, base, out, **options)
-        return
-    refuse_source_options(options)
+    if as_json and not dry_run:
+        raise click.UsageError("--json is for --dry-run")
     patches = patches_dir()
     registry = load_registry(patches)
-    if tag is None and base is not None:
+    if tag is None and base is not None and strategy != "source":
         tag = condabase.version(base) if conda else identify(base).version.public
     chosen = registry.get(tag) if tag else registry.default
+    strategy = choose_strategy(strategy, chosen, architecture, base=base is not None)
+    if strategy == "source":
+        build_from_source(
+            chosen,
+            registry,
+            architecture,
+            python,
+            base,
+            out,
+            dry_run=dry_run,
+            as_json=as_json,
+            **options,
+        )
+        return
+    refuse_source_options(options)
     if python is None and base is None:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
     request = GraftRequest(
@@ -81,6 +104,12 @@ def command(
         cache=default_cache(),
         companions=bases[1:],
     )
+    if dry_run:
+        from lmsbuild.wheel.preview import preview
+
+        plan = preview(request)
+        click.echo(json.dumps(plan.document(), indent=2) if as_json else "\n".join(plan.lines()))
+        return
     with in_use(request.cache), StageDisplay() as display:
         if conda:
             from lmsbuild.conda.graft import build_package as build

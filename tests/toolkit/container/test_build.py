@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import platform
 import shutil
 import sys
@@ -307,15 +308,19 @@ def test_the_command(path: Path) -> None:
     code, output = run("v2.6.0", "--strategy", "source", "--dry-run", "--python", "3.12")
     assert code == 0
     assert f"cp312-manylinux_{MACHINE}" in output
+    arguments = ["wheel", "v2.6.0", "--strategy", "source", "--dry-run", "--json"]
+    document = json.loads(CliRunner().invoke(main, arguments).stdout)
+    assert (document["tag"], document["strategy"]) == ("v2.6.0", "source")
+    assert document["identifier"].endswith(f"-manylinux_{MACHINE}")
     code, output = run("v2.6.0", "--strategy", "source", "--python", "3.12")
     assert code == NoEngineError.exit_code
     assert not Path("dist").exists() or not list(Path("dist").glob(".unfinished*"))
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--dry-run"], ["--image", "x"], ["--strategy", "source", "--base", "x.whl"]]
+    "arguments", [["--json"], ["--image", "x"], ["--strategy", "source", "--base", "x.whl"]]
 )
 def test_options_of_the_other_strategy(arguments: list[str]) -> None:
     code, output = run("v2.6.0", *arguments)
     assert code == 2
-    assert "--strategy" in output
+    assert ("--dry-run" if arguments == ["--json"] else "--strategy") in output
