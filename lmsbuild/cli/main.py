@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import click
 
-import lmsbuild
 from lmsbuild import console
 from lmsbuild.cli import commands
 from lmsbuild.cli.common import add_common_options
 from lmsbuild.cli.lazy import LazyGroup
+from lmsbuild.cli.version import version_option
 from lmsbuild.errors import (
     FileAccessError,
     LmsbuildError,
@@ -122,7 +122,6 @@ def _report_bug(error: Exception) -> None:
     package=commands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(lmsbuild.__version__, prog_name="lmsbuild")
 def main() -> None:
     """PyTorch with Large Model Support: patch sources, build wheels, check what was built."""
     # So that cleaning up is not left out when a batch system or `kill` ends lmsbuild.
@@ -130,6 +129,7 @@ def main() -> None:
 
 
 add_common_options(main)
+version_option(main)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
