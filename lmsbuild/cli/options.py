@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from lmsbuild.cli.types import ARCHITECTURE, PYTHON
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -21,6 +23,8 @@ def architecture_option(made: str) -> Decorator:
     return click.option(
         "--arch",
         "architecture",
+        type=ARCHITECTURE,
+        metavar="NAME",
         default=platform.machine,
         show_default="this machine's",
         help=f"Architecture of the {made}.",
@@ -32,6 +36,7 @@ def python_option(made: str) -> Decorator:
     return click.option(
         "--python",
         "python",
+        type=PYTHON,
         metavar="X.Y",
         help=f"CPython version of the {made}. [default: the base's, or the running one]",
     )

@@ -111,6 +111,13 @@ def why_wrong(command: click.Command, arguments: list[str]) -> str:
         name, *arguments = arguments
         inner = command.get_command(click.Context(command), name)
         return f"there is no command {name}" if inner is None else why_wrong(inner, arguments)
+    command = copy.copy(command)
+    command.params = [copy.copy(parameter) for parameter in command.params]
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Path):
+            # The files of an example need not be there.
+            parameter.type = copy.copy(parameter.type)
+            parameter.type.exists = False
     try:
         # Closed again, so that what -v and -q turned on does not stay.
         with command.make_context(command.name, [a.strip("[]") for a in arguments]):

@@ -10,11 +10,12 @@ from lmsbuild import console
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.reverse import reverse
 from lmsbuild.checkout.state import Outcome, default_directory
+from lmsbuild.cli.types import TAG
 from lmsbuild.registry import Tag, load_registry
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", type=TAG, metavar="TAG")
 @click.option(
     "--source",
     metavar="SOURCE",

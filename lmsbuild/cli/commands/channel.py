@@ -11,9 +11,11 @@ from rich.table import Table
 
 from lmsbuild import console
 from lmsbuild.cli.options import json_option
+from lmsbuild.cli.types import EXISTING_FILE, EXISTING_FOLDER
 from lmsbuild.conda.channel import Channel
 from lmsbuild.errors import ChannelError, StaleIndexError
 
+EXISTING = click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
 
@@ -24,7 +26,7 @@ def command() -> None:
 
 @command.command("add")
 @FOLDER
-@click.argument("packages", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("packages", nargs=-1, required=True, type=EXISTING_FILE)
 def add(folder: Path, packages: tuple[Path, ...]) -> None:
     """Copy PACKAGES into the channel in DIR, which is made when it is not there, and index it.
 
@@ -36,7 +38,7 @@ def add(folder: Path, packages: tuple[Path, ...]) -> None:
 
 
 @command.command("index")
-@FOLDER
+@EXISTING
 def index(folder: Path) -> None:
     """Write the index of the channel in DIR anew, from the packages that lie there."""
     channel = Channel(folder)
@@ -45,7 +47,7 @@ def index(folder: Path) -> None:
 
 
 @command.command("list")
-@FOLDER
+@EXISTING
 @json_option
 def list_packages(folder: Path, as_json: bool) -> None:
     """List the packages of the channel in DIR. Exit code 59: its index is stale."""
@@ -82,7 +84,7 @@ def _print_json(channel: Channel) -> None:
 
 
 @command.command("serve")
-@FOLDER
+@EXISTING
 @click.option(
     "--host",
     default="127.0.0.1",

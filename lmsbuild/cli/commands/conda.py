@@ -10,6 +10,7 @@ import click
 from lmsbuild import console
 from lmsbuild.cli.options import architecture_option, python_option
 from lmsbuild.cli.progress import StageDisplay
+from lmsbuild.cli.types import EXISTING_FILE, TAG
 from lmsbuild.conda import package
 from lmsbuild.conda.package import Packager
 from lmsbuild.registry import load_registry
@@ -19,17 +20,17 @@ from lmsbuild.tools.cache_content import in_use
 
 
 @click.command("conda")
-@click.argument("tag", required=False)
+@click.argument("tag", type=TAG, metavar="[TAG]", required=False)
 @architecture_option("package")
 @python_option("package")
 @click.option(
     "--base",
-    type=click.Path(path_type=Path),
+    type=EXISTING_FILE,
     help="Official wheel to build on. [default: fetched with pip]",
 )
 @click.option(
     "--wheel",
-    type=click.Path(path_type=Path),
+    type=EXISTING_FILE,
     help="LMS wheel to package, made before; it says tag, architecture and Python.",
 )
 @click.option(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
+from lmsbuild.cli.types import TAG
 from lmsbuild.patchset.cmake_hook import is_unproven
 from lmsbuild.patchset.export import default_file, export
 from lmsbuild.patchset.series import load_hooks
@@ -14,7 +15,7 @@ from lmsbuild.registry import load_registry
 
 
 @click.command()
-@click.argument("tag")
+@click.argument("tag", type=TAG, metavar="TAG")
 @click.option(
     "-o",
     "--output",

@@ -8,6 +8,7 @@ import click
 
 from lmsbuild import console
 from lmsbuild.cli.progress import StageDisplay
+from lmsbuild.cli.types import EXISTING_FOLDER
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache
@@ -21,7 +22,7 @@ from lmsbuild.wheel.overlay import build_overlay, find_installation, tag_for
     "--torch",
     "torch",
     required=True,
-    type=click.Path(path_type=Path),
+    type=EXISTING_FOLDER,
     help="The installed torch: …/site-packages/torch.",
 )
 def command(folder: Path, torch: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
+from lmsbuild.cli.types import EXISTING_FILE
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.cache_content import in_use
@@ -14,7 +15,7 @@ from lmsbuild.wheel.suite import Device, run_suite
 
 
 @click.command("test", context_settings={"ignore_unknown_options": True})
-@click.argument("wheel", type=click.Path(path_type=Path))
+@click.argument("wheel", type=EXISTING_FILE)
 @click.argument("pytest_arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--device",

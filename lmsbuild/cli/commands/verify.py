@@ -13,15 +13,16 @@ from rich.table import Table
 from lmsbuild import console
 from lmsbuild.cli.options import json_option
 from lmsbuild.cli.progress import StageDisplay
+from lmsbuild.cli.types import EXISTING_FILE
 from lmsbuild.errors import VerifyError
 from lmsbuild.wheel.verify import Check, verify
 
 
 @click.command("verify")
-@click.argument("wheel", type=click.Path(path_type=Path))
+@click.argument("wheel", type=EXISTING_FILE)
 @click.option(
     "--base",
-    type=click.Path(path_type=Path),
+    type=EXISTING_FILE,
     help="The official wheel, to compare with. [default: the hashes kept in WHEEL]",
 )
 @json_option

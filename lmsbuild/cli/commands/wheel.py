@@ -18,6 +18,7 @@ from lmsbuild.cli.source_options import (
     refuse_source_options,
     source_options,
 )
+from lmsbuild.cli.types import EXISTING_FILE, TAG
 from lmsbuild.conda import base as condabase
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
@@ -28,13 +29,13 @@ from lmsbuild.wheel.request import GraftRequest
 
 
 @click.command("wheel")
-@click.argument("tag", required=False)
+@click.argument("tag", type=TAG, metavar="[TAG]", required=False)
 @architecture_option("wheel")
 @python_option("wheel")
 @click.option(
     "--base",
     "bases",
-    type=click.Path(path_type=Path),
+    type=EXISTING_FILE,
     multiple=True,
     help="Wheel or conda package to build on; a second one has what a conda package lacks."
     " [default: the official wheel, fetched with pip]",

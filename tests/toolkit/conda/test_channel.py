@@ -227,6 +227,9 @@ def test_the_commands(package: Path, tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["channel", *arguments])
         return result.exit_code, result.output
 
+    assert run("list", str(folder))[0] == 2
+    assert run("serve", str(folder))[0] == 2
+    folder.mkdir()
     assert run("list", str(folder))[0] == ChannelError.exit_code
     assert run("serve", str(folder))[0] == ChannelError.exit_code
     assert run("add", str(folder), str(package)) == (0, f"{folder}/linux-64/{package.name}\n")

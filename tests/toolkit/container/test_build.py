@@ -318,7 +318,7 @@ def test_the_command(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--json"], ["--image", "x"], ["--strategy", "source", "--base", "x.whl"]]
+    "arguments", [["--json"], ["--image", "x"], ["--strategy", "source", "--base", __file__]]
 )
 def test_options_of_the_other_strategy(arguments: list[str]) -> None:
     code, output = run("v2.6.0", *arguments)

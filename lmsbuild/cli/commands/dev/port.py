@@ -13,6 +13,7 @@ import click
 from lmsbuild import console
 from lmsbuild.cli.maintained import maintained_patches, patches_option
 from lmsbuild.cli.progress import StageDisplay
+from lmsbuild.cli.types import EXISTING_FILE, PYTHON, TAG
 from lmsbuild.port.port import Ported, port
 from lmsbuild.port.request import PortRequest
 from lmsbuild.registry import load_registry
@@ -21,7 +22,7 @@ from lmsbuild.tools.cache_content import in_use
 
 
 @click.command()
-@click.argument("old", metavar="FROM")
+@click.argument("old", type=TAG, metavar="FROM")
 @click.argument("new", metavar="TO")
 @click.option(
     "--source",
@@ -33,17 +34,20 @@ from lmsbuild.tools.cache_content import in_use
 )
 @click.option(
     "--base",
-    type=click.Path(path_type=Path),
+    type=EXISTING_FILE,
     help="Official wheel of TO  [default: fetched with pip]",
 )
 @click.option(
     "--from-base",
     "old_base",
-    type=click.Path(path_type=Path),
+    type=EXISTING_FILE,
     help="Official wheel of FROM  [default: fetched with pip]",
 )
 @click.option(
-    "--python", metavar="X.Y", help="CPython version of the wheels  [default: the running one]"
+    "--python",
+    type=PYTHON,
+    metavar="X.Y",
+    help="CPython version of the wheels  [default: the running one]",
 )
 @click.option(
     "--work",

@@ -1,0 +1,73 @@
+"""Types of options and arguments: what a shell may complete, and which files have to be there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from lmsbuild.errors import LmsbuildError
+
+# A missing one is wrong usage: click says so, and exits with 2.
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+class _Completed(click.types.StringParamType):
+    """Text that a shell can complete. Whether it is right is found out by who uses it."""
+
+    def choices(self) -> list[str]:
+        raise NotImplementedError
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        try:
+            found = self.choices()
+        except LmsbuildError:
+            return []  # a shell has nowhere to show it
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+class TagType(_Completed):
+    """A tag of the registry; with or without its "v"."""
+
+    name = "tag"
+
+    def choices(self) -> list[str]:
+        from lmsbuild.registry import load_registry
+
+        return [tag.name for tag in load_registry()]
+
+
+class ArchitectureType(_Completed):
+    """An architecture that lmsbuild knows."""
+
+    name = "architecture"
+
+    def choices(self) -> list[str]:
+        from lmsbuild.architecture import architectures
+
+        return sorted(architectures())
+
+
+class PythonType(_Completed):
+    """A CPython version that a tag has."""
+
+    name = "python"
+
+    def choices(self) -> list[str]:
+        from lmsbuild.registry import load_registry
+
+        return sorted({python for tag in load_registry() for python in tag.pythons}, key=_number)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+TAG = TagType()
+ARCHITECTURE = ArchitectureType()
+PYTHON = PythonType()
