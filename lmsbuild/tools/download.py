@@ -85,9 +85,7 @@ def download(
         "--abi",
         target.python_tag,
         *(f"--platform={name}" for name in platforms(target.architecture)),
-        # A local version fits, and an index that has both gives it first; a torch called so
-        # has no CUDA.
-        f"{requirement},!={requirement.partition('==')[2]}+cpu",
+        _without_cpu(requirement),
     ]
     # pip writes what it downloads below TMPDIR first: /tmp may be too small for it.
     environment = os.environ | {"TMPDIR": str(temporary)}
@@ -115,6 +113,15 @@ def download(
     if process.returncode:
         raise _failure(requirement, target, output + messages, _read(log))
     return dict(_LINK_WITH_HASH.findall(_read(log)))
+
+
+def _without_cpu(requirement: str) -> str:
+    """The requirement, without a build for the CPU alone: a local version fits a pinned one, and
+    an index that has both gives it first.
+    """
+    version = requirement.partition("==")[2]
+    # A newer pip refuses a local version after a wildcard.
+    return requirement if version.endswith("*") else f"{requirement},!={version}+cpu"
 
 
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)\n")

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from lmsbuild.errors import DamagedWheelError, NetworkError, ToolMissingError
 from lmsbuild.tools import fetch
 from lmsbuild.tools.download import NotOnIndexError, Target
-from lmsbuild.tools.fetch import fetch_package, fetch_wheel
+from lmsbuild.tools.fetch import fetch_newest, fetch_package, fetch_wheel
 from toolkit.helpers.fake_torch import (
     CUDA_WHEEL_NAME,
     DIST_INFO,
@@ -143,6 +143,10 @@ def test_a_torch_without_cuda_is_not_taken(index: Index, fake: FakeTorch, tmp_pa
     index.files[WHEEL_NAME] = fake.base.read_bytes()
     found = fetch_wheel(f"torch=={VERSION}", TARGET, tmp_path / "cache")
     assert found.path.name == WHEEL_NAME
+
+
+def test_the_newest_of_a_series_is_fetched(index: Index, tmp_path: Path) -> None:
+    assert fetch_newest("fake-cuda-headers==1.*", TARGET, tmp_path).path.name == CUDA_WHEEL_NAME
 
 
 def test_progress_is_told_in_bytes(index: Index, tmp_path: Path) -> None:
