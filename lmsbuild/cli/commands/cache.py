@@ -45,7 +45,7 @@ def clean_entries(older_than: float | None) -> None:
     """Remove what is in the cache.
 
     Nothing else is touched. Waits for no one: while another lmsbuild uses the cache, nothing is
-    removed, and the exit code is 52.
+    removed, and the exit code is 8.
     """
     removed = clean(default_cache(), older_than=older_than)
     for entry in removed:

@@ -50,7 +50,7 @@ def index(folder: Path) -> None:
 @EXISTING
 @json_option
 def list_packages(folder: Path, as_json: bool) -> None:
-    """List the packages of the channel in DIR. Exit code 59: its index is stale."""
+    """List the packages of the channel in DIR. The exit code is 1 if its index is stale."""
     channel = Channel(folder)
     if as_json:
         _print_json(channel)

@@ -19,6 +19,7 @@ from lmsbuild.errors import (
     LmsbuildError,
     NotAppliedError,
     RefreshError,
+    StalePatchError,
     UnknownTagError,
 )
 from lmsbuild.registry import load_registry
@@ -528,7 +529,7 @@ def test_the_command(upstream: Upstream, checkout: Path, tmp_path: Path) -> None
     edit(checkout / MEMORY, "return 9\n", "return 99\n")
     commit(checkout, "cuda: nine\n\nWhy.")
     stale = run(NAME, str(checkout), "--check")
-    assert stale.returncode == 29
+    assert stale.returncode == StalePatchError.exit_code
     assert stale.stdout.splitlines() == [
         f"would be new: {NAME}/0004-cuda-nine.patch",
         f"would be changed: {NAME}/series",

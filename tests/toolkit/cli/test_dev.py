@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import lmsbuild
 from lmsbuild import resources
 from lmsbuild.cli.main import main
+from lmsbuild.errors import TargetExistsError
 
 PACKAGE = Path(lmsbuild.__file__).parent
 ROOT = PACKAGE.parent
@@ -64,7 +65,7 @@ def test_an_installed_copy_works_on_patches_that_are_named(site: Path, tmp_path:
     shutil.copytree(site / "lmsbuild/patches", tmp_path / "mine")
     # That it got as far as to the registry of these patches.
     done = run(site, "port", "v2.6.0", "v2.6.0", "--patches", "mine")
-    assert done.returncode == 26
+    assert done.returncode == TargetExistsError.exit_code
     assert "v2.6.0 is in the registry already" in done.stderr
     (tmp_path / "mine/tags.toml").unlink()
     assert "has no tags.toml" in run(site, "matrix", "--patches", "mine").stderr
@@ -73,7 +74,7 @@ def test_an_installed_copy_works_on_patches_that_are_named(site: Path, tmp_path:
 
 def test_a_checkout_needs_no_option() -> None:
     result = CliRunner().invoke(main, ["dev", "port", "v2.6.0", "v2.6.0"])
-    assert result.exit_code == 26
+    assert result.exit_code == TargetExistsError.exit_code
 
 
 def test_help_lists_them_below_dev_alone() -> None:
