@@ -236,7 +236,10 @@ def test_the_commands(package: Path, tmp_path: Path) -> None:
     code, output = run("list", str(folder))
     assert code == 0
     assert "thing" in output
-    assert run("add", str(folder), str(changed(package, tmp_path / "changed")))[0] == 58
+    assert (
+        run("add", str(folder), str(changed(package, tmp_path / "changed")))[0]
+        == ChangedPackageError.exit_code
+    )
     (folder / "linux-64" / package.name).unlink()
     code, output = run("list", str(folder))
     assert code == StaleIndexError.exit_code
