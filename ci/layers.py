@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild._compat import tomllib
@@ -62,7 +62,7 @@ def check(files: Mapping[str, str], layers: Sequence[str]) -> list[str]:
                 wrong.add(f"{path} includes {target}, which is not there")
             elif _height(target, layers) > _height(path, layers):
                 wrong.add(f"{path} includes {target}")
-    return sorted(wrong | {f"circle: {' '.join(circle)}" for circle in _circles(includes)})
+    return sorted(wrong | {f"circle: {' '.join(circle)}" for circle in circles(includes)})
 
 
 def check_all() -> set[str]:
@@ -92,22 +92,22 @@ def _included(path: str, text: str) -> Iterator[str]:
             yield found[1].removeprefix(SOURCES)
 
 
-def _circles(includes: Mapping[str, Sequence[str]]) -> set[tuple[str, ...]]:
-    """One way around for each group of files that include each other, from its first file."""
-    circles: set[tuple[str, ...]] = set()
+def circles(graph: Mapping[str, Collection[str]]) -> set[tuple[str, ...]]:
+    """One way around for each group of files that name each other, from its first file."""
+    found: set[tuple[str, ...]] = set()
     placed: set[str] = set()
-    for start in includes:  # sorted
-        if start not in placed and (way := _way_back(start, includes)):
-            circles.add(way)
+    for start in sorted(graph):
+        if start not in placed and (way := _way_back(start, graph)):
+            found.add(way)
             placed.update(way)
-    return circles
+    return found
 
 
-def _way_back(start: str, includes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The shortest way along includes from a file to itself; empty when there is none."""
+def _way_back(start: str, graph: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """The shortest way from a file to itself; empty when there is none."""
     ways, seen = [(start,)], {start}
     for way in ways:
-        for target in sorted(includes.get(way[-1], ())):
+        for target in sorted(graph.get(way[-1], ())):
             if target == start:
                 return (*way, start)
             if target not in seen:

@@ -28,11 +28,19 @@ def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:
     What a killed lmsbuild left there is removed when it is a day old.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    for folder in cache.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+    for folder in stale_scratch(cache):
+        shutil.rmtree(folder, ignore_errors=True)
     return tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache)
+
+
+def stale_scratch(cache: Path) -> list[Path]:
+    """Temporary folders that a killed lmsbuild left, by name."""
+    found = []
+    for folder in sorted(cache.glob(f"{_SCRATCH}*")):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - folder.lstat().st_mtime > _STALE_SECONDS:
+                found.append(folder)
+    return found
 
 
 def sha256_of(path: Path, advance: Callable[[int], None] | None = None) -> str:

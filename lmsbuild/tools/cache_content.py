@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild.tools import lock
+from lmsbuild.tools.cache import stale_scratch
 
 # Folders of the cache; all else that lies in it is not lmsbuild's, and stays.
 _FOLDERS = ("wheels", "packages", "libraries", "logs")
-_SCRATCH = "scratch-*"
-_SCRATCH_SECONDS = 24 * 60 * 60  # until then a build may still be writing there
 _LOCK_FILE = ".lock"
 
 
@@ -52,10 +51,7 @@ def entries(cache: Path) -> list[Entry]:
         folder = cache / kind
         if folder.is_dir() and not folder.is_symlink():
             found += [_entry(kind, group) for group in _groups(folder)]
-    for path in sorted(cache.glob(_SCRATCH)):
-        if time.time() - path.lstat().st_mtime > _SCRATCH_SECONDS:
-            found.append(_entry("scratch", (path,)))
-    return found
+    return [*found, *(_entry("scratch", (path,)) for path in stale_scratch(cache))]
 
 
 @contextmanager

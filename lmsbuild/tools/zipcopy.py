@@ -160,42 +160,11 @@ class ArchiveWriter:
         encoded = name.encode("utf-8")
         flags = flags | _FLAG_UTF8 if not name.isascii() else flags
         clock, date = dos_datetime(when)
-        self._stream.write(
-            _LOCAL_HEADER.pack(
-                _LOCAL_MAGIC,
-                _VERSION_NEEDED,
-                flags,
-                method,
-                clock,
-                date,
-                crc,
-                packed,
-                size,
-                len(encoded),
-                0,
-            )
-            + encoded
-        )
+        # What both headers have in common; the last is the length of the extra field.
+        common = (_VERSION_NEEDED, flags, method, clock, date, crc, packed, size, len(encoded), 0)
+        self._stream.write(_LOCAL_HEADER.pack(_LOCAL_MAGIC, *common) + encoded)
         self._central.append(
-            _CENTRAL_HEADER.pack(
-                b"PK\x01\x02",
-                _MADE_BY_UNIX,
-                _VERSION_NEEDED,
-                flags,
-                method,
-                clock,
-                date,
-                crc,
-                packed,
-                size,
-                len(encoded),
-                0,
-                0,
-                0,
-                0,
-                attributes,
-                offset,
-            )
+            _CENTRAL_HEADER.pack(b"PK\x01\x02", _MADE_BY_UNIX, *common, 0, 0, 0, attributes, offset)
             + encoded
         )
 

@@ -38,6 +38,7 @@ from toolkit.helpers.fake_upstream import (
     VERSION,
     Upstream,
     commit,
+    converting_clone,
     git,
     make_tag,
     snapshot,
@@ -271,16 +272,7 @@ def test_a_checkout_with_converted_line_ends(
     upstream: Upstream, tmp_path: Path, autocrlf: str
 ) -> None:
     plain = applied(upstream, tarball(upstream, tmp_path / "s.tar.gz"), into=tmp_path / "plain")
-    other = tmp_path / "other"
-    git(
-        tmp_path,
-        "clone",
-        "--quiet",
-        "--config",
-        f"core.autocrlf={autocrlf}",
-        str(upstream.checkout),
-        str(other),
-    )
+    other = converting_clone(upstream, tmp_path / "other", autocrlf)
     applied(upstream, other)
     assert tree(other) == tree(plain.directory)
     assert git(other, "status", "--porcelain") == ""

@@ -28,6 +28,7 @@ from toolkit.helpers.fake_upstream import (
     NAME,
     Upstream,
     commit,
+    converting_clone,
     git,
     make_tag,
     snapshot,
@@ -468,16 +469,7 @@ def test_a_clone_that_does_not_reach_the_tag(
 def test_a_checkout_with_converted_line_ends(
     upstream: Upstream, checkout: Path, tmp_path: Path, autocrlf: str
 ) -> None:
-    other = tmp_path / "other"
-    git(
-        tmp_path,
-        "clone",
-        "--quiet",
-        "--config",
-        f"core.autocrlf={autocrlf}",
-        str(upstream.checkout),
-        str(other),
-    )
+    other = converting_clone(upstream, tmp_path / "other", autocrlf)
     text = (other / MEMORY).read_bytes().replace(b"return 9", b"return 99")
     assert (b"\r\n" in text) == (autocrlf == "true")
     (other / MEMORY).write_bytes(text)

@@ -54,6 +54,13 @@ def git(where: Path, *arguments: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+def converting_clone(upstream: Upstream, folder: Path, autocrlf: str) -> Path:
+    """A clone with git's core.autocrlf set to this; returns the folder."""
+    settings = ("--quiet", "--config", f"core.autocrlf={autocrlf}")
+    git(folder.parent, "clone", *settings, str(upstream.checkout), str(folder))
+    return folder
+
+
 def commit(where: Path, message: str) -> str:
     git(where, "add", "--all")
     git(where, "commit", "--quiet", "--message", message)

@@ -7,8 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild._compat import tomllib
+from toolkit.helpers.ci_script import load
 
 DATA = Path(__file__).parents[1] / "import_layers.toml"
+
+circles = load("layers").circles
 
 Imports = Mapping[str, frozenset[str]]
 
@@ -50,12 +53,12 @@ def wrong(imports: Imports, order: Sequence[str]) -> list[str]:
         for target in targets
         if _height(target, order) > _height(name, order)
     }
-    modules = {" ".join(way) for way in _circles(imports)}
+    modules = {" ".join(way) for way in circles(imports)}
     packages: dict[str, set[str]] = {}
     for name, targets in imports.items():
         own = _package(name)
         packages.setdefault(own, set()).update({_package(target) for target in targets} - {own})
-    between = {" ".join(way) for way in _circles(packages)}
+    between = {" ".join(way) for way in circles(packages)}
     return sorted(found | {f"circle: {way}" for way in modules | between})
 
 
@@ -89,26 +92,3 @@ def _imported(name: str, path: Path, known: Collection[str]) -> Iterator[str]:
         else:
             continue
         yield from (target for target in targets if target)
-
-
-def _circles(graph: Mapping[str, set[str] | frozenset[str]]) -> set[tuple[str, ...]]:
-    """One way around for each group that imports each other, from its first member."""
-    circles: set[tuple[str, ...]] = set()
-    placed: set[str] = set()
-    for start in sorted(graph):
-        if start not in placed and (way := _way_back(start, graph)):
-            circles.add(way)
-            placed.update(way)
-    return circles
-
-
-def _way_back(start: str, graph: Mapping[str, set[str] | frozenset[str]]) -> tuple[str, ...]:
-    ways, seen = [(start,)], {start}
-    for way in ways:
-        for target in sorted(graph.get(way[-1], ())):
-            if target == start:
-                return (*way, start)
-            if target not in seen:
-                seen.add(target)
-                ways.append((*way, target))
-    return ()

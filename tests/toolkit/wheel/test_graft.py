@@ -288,14 +288,22 @@ def test_a_damaged_base_leaves_nothing(
     assert files_in(tmp_path / "out") == []
 
 
+def with_hook_changed(request: GraftRequest, folder: Path, old: str, new: str) -> GraftRequest:
+    """The request with patches of its own, in whose first hook a text is replaced."""
+    patches = write_patches(folder / "patches")
+    hook = patches / f"v{VERSION}/0001-offer-LMS.patch"
+    hook.write_text(hook.read_text().replace(old, new))
+    return dataclasses.replace(request, patches=patches)
+
+
 def test_a_hook_that_does_not_fit_is_named(
     fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path
 ) -> None:
-    patches = write_patches(tmp_path / "patches")
-    hook = patches / f"v{VERSION}/0001-offer-LMS.patch"
-    hook.write_text(hook.read_text().replace(" from .memory import", " from .other import"))
-    request = dataclasses.replace(
-        request_for(fake, tmp_path / "out", shared_cache, fake.base), patches=patches
+    request = with_hook_changed(
+        request_for(fake, tmp_path / "out", shared_cache, fake.base),
+        tmp_path,
+        " from .memory import",
+        " from .other import",
     )
     with pytest.raises(HookError) as caught:
         build_wheel(request, ignore)
@@ -307,11 +315,11 @@ def test_a_hook_that_does_not_fit_is_named(
 def test_a_hook_for_a_python_file_that_is_not_there_is_not_skipped(
     fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path
 ) -> None:
-    patches = write_patches(tmp_path / "patches")
-    hook = patches / f"v{VERSION}/0001-offer-LMS.patch"
-    hook.write_text(hook.read_text().replace("torch/cuda/__init__.py", "torch/cuda/gone.py"))
-    request = dataclasses.replace(
-        request_for(fake, tmp_path / "out", shared_cache, fake.base), patches=patches
+    request = with_hook_changed(
+        request_for(fake, tmp_path / "out", shared_cache, fake.base),
+        tmp_path,
+        "torch/cuda/__init__.py",
+        "torch/cuda/gone.py",
     )
     with pytest.raises(HookError, match="no such file"):
         build_wheel(request, ignore)
