@@ -70,7 +70,8 @@ at::DataPtr Room::allocate(size_t bytes) {
   }
   Request request{bytes};
   const bool managed = bytes >= settings_.size;
-  if (managed || bytes > StatArray::kSmallSize) {
+  const bool small = !managed && !FreedMemory::knows(bytes); // costs nothing but this
+  if (!small) {
     const Lock lock;
     request.source = source_of(make_room(bytes));
   }
@@ -79,7 +80,7 @@ at::DataPtr Room::allocate(size_t bytes) {
     try {
       at::DataPtr memory = native_.allocate(bytes);
       pools_.taken_back(memory.get()); // a pool is gone if its address comes back
-      if (!managed && !FreedMemory::knows(bytes)) {
+      if (small) {
         return memory;
       }
       const Lock lock;
@@ -434,8 +435,8 @@ void Room::retry(const c10::OutOfMemoryError& error, Request& request) {
   limit_.cap().enforce();
   const bool limited = limit_.cap().bytes() != SIZE_MAX && request.again-- > 0;
   if (request.cap != limit_.cap().changes() || limited) {
-    request.effort =
-        Effort::Limit; // another thread may have changed it, or what is reserved, meanwhile
+    // Another thread may have changed the limit, or what is reserved, meanwhile.
+    request.effort = Effort::Limit;
     return;
   }
   const size_t bytes = request.bytes;

@@ -9,6 +9,8 @@
 
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <optional>
+
 namespace torch::cuda::lms {
 
 inline const void* address_of(const void* memory) {
@@ -38,13 +40,11 @@ auto past_pagers(size_t bytes, Allocate allocate) {
   Runtime& runtime = Runtime::get();
   if (FreedMemory::knows(bytes) && runtime.settings.enabled && !Lock::forked()) {
     if (Pager* const pager = runtime.find(c10::cuda::current_device())) {
-      const void* const address = address_of(memory);
-      if (Lock::held()) {
-        pager->mover.taken(address, bytes);
-      } else {
-        const Lock lock;
-        pager->mover.taken(address, bytes);
+      std::optional<Lock> lock;
+      if (!Lock::held()) {
+        lock.emplace();
       }
+      pager->mover.taken(address_of(memory), bytes);
     }
   }
   return memory;
