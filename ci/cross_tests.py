@@ -39,6 +39,7 @@ from lmsbuild.native.toolchain import find_compiler
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import patches_dir
 from lmsbuild.tools.cache import default_cache, scratch
+from lmsbuild.tools.cache_content import in_use
 from lmsbuild.tools.download import Target, platforms
 from lmsbuild.wheel.suite import plain_requirements
 
@@ -69,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
             code |= required
             continue
         tests = LARGER_PART if options.larger else PART
-        code |= official(tools, tests) if tools.described.python else standing_in(tools)
+        with in_use(default_cache()):
+            code |= official(tools, tests) if tools.described.python else standing_in(tools)
     return code
 
 

@@ -37,6 +37,7 @@ from lmsbuild._compat import tomllib
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.cache_content import in_use
 from lmsbuild.wheel.suite import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -472,7 +473,8 @@ def main(arguments: Iterable[str]) -> int:
 
         wheel = build_wheel()
         device = Device.SIMULATED
-        run_suite(wheel, device, tests_dir(), default_cache(), print, (), PACKAGES, first)
+        with in_use(default_cache()) as cache:
+            run_suite(wheel, device, tests_dir(), cache, print, (), PACKAGES, first)
     return bool(wrong)
 
 

@@ -28,6 +28,7 @@ from lmsbuild.errors import LmsbuildError, SuiteError
 from lmsbuild.registry import Registry, Tag, load_registry
 from lmsbuild.resources import tests_dir
 from lmsbuild.tools.cache import default_cache
+from lmsbuild.tools.cache_content import in_use
 from lmsbuild.wheel.suite import Device, run_suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,9 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         os.environ["LMS_PROGRAMS"] = str(options.programs)
     if options.tags and options.matrix:
         parser.error("name tags, or ask for the matrix of all")
-    if not (options.tags or options.matrix or options.programs):
-        return side_by_side(options)
-    return try_tags(options)
+    with in_use(default_cache()):
+        if not (options.tags or options.matrix or options.programs):
+            return side_by_side(options)
+        return try_tags(options)
 
 
 def side_by_side(options: argparse.Namespace) -> int:

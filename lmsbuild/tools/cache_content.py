@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,17 @@ from pathlib import Path
 from lmsbuild.tools import lock
 from lmsbuild.tools.cache import stale_scratch
 
-# Folders of the cache; all else that lies in it is not lmsbuild's, and stays.
-_FOLDERS = ("wheels", "packages", "libraries", "logs")
+# Folders of the cache, and the entries in each. Anything else in the cache is not lmsbuild's, and
+# stays. The programs in ci/ and the simulated device keep the last three.
+_FOLDERS = {
+    "wheels": "wheels/*",
+    "packages": "packages/*",
+    "libraries": "libraries/*",
+    "logs": "logs/*",
+    "sim": "sim/*",
+    "sysroots": "sysroots/*",
+    "sources": "debian-*",
+}
 _LOCK_FILE = ".lock"
 
 
@@ -24,8 +33,9 @@ class Entry:
     """One thing in the cache.
 
     Attributes:
-        kind: the folder that it lies in, or "scratch" for what a killed lmsbuild left.
-        paths: the file or folder itself, then notes that belong to it.
+        kind: the folder that it lies in, "sources" for Debian's source packages, or "scratch" for
+            what a killed lmsbuild left.
+        paths: the file or folder itself, then the notes and the lock file that belong to it.
         size: bytes.
         modified: when it was put there, in seconds since 1970.
     """
@@ -47,10 +57,9 @@ class Entry:
 def entries(cache: Path) -> list[Entry]:
     """What lies in a cache, by kind and name. Links are not followed."""
     found = []
-    for kind in _FOLDERS:
-        folder = cache / kind
-        if folder.is_dir() and not folder.is_symlink():
-            found += [_entry(kind, group) for group in _groups(folder)]
+    for kind, pattern in _FOLDERS.items():
+        paths = sorted(path for path in cache.glob(pattern) if not path.parent.is_symlink())
+        found += [_entry(kind, group) for group in _groups(paths)]
     return [*found, *(_entry("scratch", (path,)) for path in stale_scratch(cache))]
 
 
@@ -84,17 +93,17 @@ def clean(cache: Path, *, older_than: float | None = None) -> list[Entry]:
     return chosen
 
 
-def _groups(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """The files and folders in a folder, each with the notes (JSON) that name it."""
-    paths = sorted(folder.iterdir())
-    notes: dict[str, list[Path]] = {}
+def _groups(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:
+    """Each file or folder, with the notes (JSON) that name it and its lock file."""
+    belonging: dict[str, list[Path]] = {}
     for path in paths:
-        if path.suffix == ".json":
-            notes.setdefault(_named_by(path), []).append(path)
+        if path.suffix in (".json", ".lock"):
+            owner = path.stem if path.suffix == ".lock" else _named_by(path)
+            belonging.setdefault(owner, []).append(path)
     for path in paths:
-        if path.suffix != ".json":
-            yield (path, *notes.pop(path.name, []))
-    for orphans in notes.values():
+        if path.suffix not in (".json", ".lock"):
+            yield (path, *belonging.pop(path.name, []))
+    for orphans in belonging.values():
         yield from ((path,) for path in orphans)
 
 

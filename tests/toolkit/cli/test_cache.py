@@ -26,7 +26,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with one thing of each kind; the library is ten days old."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = tmp_path / "lmsbuild"
-    for folder in ("wheels", "packages/headers", "libraries/1a2b", "logs"):
+    for folder in (
+        *("wheels", "packages/headers", "libraries/1a2b", "logs"),
+        *("sim/3c4d", "sysroots/aarch64-5e6f/usr", "debian-trixie/apt"),
+    ):
         (cache / folder).mkdir(parents=True)
     (cache / "wheels/torch.whl").write_bytes(bytes(2_000_000))
     note = {"file": "torch.whl", "sha256": "", "index_sha256": None}
@@ -34,6 +37,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (cache / "packages/headers/cuda.h").write_bytes(bytes(1_000_000))
     (cache / "libraries/1a2b/libtorch_lms.so").write_bytes(b"x")
     (cache / "logs/compile.log").write_text("")
+    (cache / "sim/3c4d/libcudart.so.13").write_bytes(b"x")
+    (cache / "sim/3c4d.lock").write_text("")
+    (cache / "sysroots/aarch64-5e6f/usr/python").write_bytes(b"x")
+    (cache / "debian-trixie/pytorch.tar.xz").write_bytes(bytes(3_000_000))
     age(cache / "libraries/1a2b", 10)
     return cache
 
@@ -55,8 +62,11 @@ def test_list(cache: Path) -> None:
         ["packages", "headers", "1.0", "0"],
         ["libraries", "1a2b", "0.0", "10"],
         ["logs", "compile.log", "0.0", "0"],
+        ["sim", "3c4d", "0.0", "0"],
+        ["sysroots", "aarch64-5e6f", "0.0", "0"],
+        ["sources", "debian-trixie", "3.0", "0"],
     ]
-    assert "4 entries, 3.0 MB" in result.stderr
+    assert "7 entries, 6.0 MB" in result.stderr
 
 
 def test_without_a_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +77,7 @@ def test_without_a_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clean(cache: Path) -> None:
-    assert run("clean").stdout == "removed: 4 entries, 3.0 MB\n"
+    assert run("clean").stdout == "removed: 7 entries, 6.0 MB\n"
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
@@ -98,7 +108,7 @@ def test_clean_leaves_the_scratch_of_a_running_build(cache: Path) -> None:
     for name, days in (("scratch-new", 0.5), ("scratch-old", 1.5)):
         (cache / name).mkdir()
         age(cache / name, days)
-    assert "5 entries" in run("clean").stdout
+    assert "8 entries" in run("clean").stdout
     assert [path.name for path in cache.glob("scratch-*")] == ["scratch-new"]
 
 
