@@ -27,7 +27,8 @@ from lmsbuild.wheel.suite import Device, run_suite
 def command(wheel: Path, pytest_arguments: tuple[str, ...], device: str) -> None:
     """Install WHEEL in a clean environment and train models there that do not fit.
 
-    What follows WHEEL goes to pytest, such as -k gpt or -x.
+    What follows WHEEL goes to pytest, such as -k gpt or -x. Write -- before options that lmsbuild
+    has too, such as pytest's own -v, -q and -h: lmsbuild test WHEEL -- -v
     """
     runs = ("suite", *pytest_arguments)
     with in_use(default_cache()) as cache:

@@ -214,10 +214,10 @@ def test_the_command(
 ) -> None:
     monkeypatch.setattr(test_command, "tests_dir", lambda: tests)
     monkeypatch.setattr(test_command, "default_cache", lambda: tmp_path / "cache")
-    arguments = ["test", str(fake.base), "--device", "simulated", "-k", "gpt"]
+    arguments = ["test", str(fake.base), "--device", "simulated", "-k", "gpt", "--", "-v"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    assert called(tests)["arguments"] == ["-p", "no:cacheprovider", "-k", "gpt"]
+    assert called(tests)["arguments"] == ["-p", "no:cacheprovider", "-k", "gpt", "-v"]
     (tests / "suite" / "exit").write_text("1")
     failed = CliRunner().invoke(main, arguments)
     assert failed.exit_code == SuiteError.exit_code
