@@ -98,6 +98,10 @@ def others(mib):
         assert ctypes.CDLL(None).cudaFree(memory) == 0
 
 
+def free_mib():
+    return torch.cuda.mem_get_info()[0] // MIB
+
+
 def of_bytes(mib):
     return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
 
@@ -113,6 +117,40 @@ def test_automatic_limit_follows_what_others_take():
     # 2 MiB are kept for more of the same: a 32nd of the device.
     assert before - fewer == pytest.approx(0.95 * 18 * MIB, abs=0.95 * 2 * MIB + 1)
     assert stat("limit_bytes") - fewer == pytest.approx(0.95 * 16 * MIB, abs=4096)
+
+
+@simulated
+def test_automatic_limit_follows_what_others_give_back():
+    whole = stat("limit_bytes")
+    kept = [managed(pattern(8, start=i)) for i in range(2)]
+    torch.cuda.empty_cache()
+    with others(free_mib() - 4):
+        torch.cuda.set_limit_lms(0)  # it looks at the device again
+        assert stat("limit_bytes") < torch.cuda.memory_allocated() + 8 * MIB
+        kept.append(of_bytes(8))
+        for _ in range(4):
+            for tensor in kept:
+                tensor.add_(1)
+    # PyTorch asks the device for nothing, as long as the limit makes do with what it has.
+    for _ in range(16):
+        for tensor in kept:
+            tensor.add_(1)
+    assert stat("limit_bytes") >= whole - 2 * MIB
+    before = stat("page_out_count")
+    for tensor in kept:
+        tensor.add_(1)
+    assert stat("page_out_count") == before
+
+
+@simulated
+def test_others_that_take_the_whole_device():
+    x = of_bytes(2)
+    torch.cuda.empty_cache()
+    with others(free_mib() - 1):
+        torch.cuda.set_limit_lms(0)  # it looks at the device again
+        # A 32nd of the device is as much as PyTorch has of it.
+        assert stat("limit_bytes") >= int(0.95 * 0.75 * 2 * MIB)
+    assert x.is_cuda
 
 
 @simulated

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import MIB
 from faults import NOT_READY
+from hardware import simulated
 from releases import scoped_library, since
 from simcuda.process import run_sim
 from tensors import evict, managed, pattern
@@ -355,6 +356,7 @@ def wait_for(device, api):
     return device.waiting(api)
 
 
+@simulated
 @since((2, 0), "class of allocators")
 @pytest.mark.parametrize("case", [Unfinished, HostBusy, SpareKept, Retry, PageIn, Release])
 def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):

@@ -31,20 +31,33 @@ void Limit::look() {
   size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free_, &total));
   cap_.total(total);
-  const size_t others = total - std::min(total, free_ + reserved);
+  const size_t reachable = free_ + reserved;
+  const size_t others = total - std::min(total, reachable);
   if (others_ == 0) {
-    spare_ = std::min(others, total / 32);
+    growth_ = others;
   } else if (others > others_) {
-    spare_ = std::min(std::max(spare_, others - others_), total / 32);
+    growth_ = std::max(growth_, others - others_);
   }
   others_ = others;
-  const double reachable =
-      static_cast<double>(free_ + reserved - std::min(spare_, free_ + reserved));
+  spare_ = std::min({growth_, total / 32, reachable / 4});
+  const auto most = static_cast<double>(reachable - spare_);
   const double allowed = cap_.share() * static_cast<double>(total);
   const size_t set = settings_.limit;
-  const double limit = set ? static_cast<double>(set) : reachable;
+  const double users = set ? std::min(static_cast<double>(set), allowed) : allowed;
   // 95 %, as the first LMS: the rest is for fragmentation.
-  most_ = std::max<size_t>(static_cast<size_t>(0.95 * std::min({reachable, allowed, limit})), 1);
+  most_ = std::max<size_t>(static_cast<size_t>(0.95 * std::min(most, users)), 1);
+  others_decide_ = most < users;
+}
+
+bool Limit::look_again() {
+  // Each costs as much as a page-out does on the host.
+  constexpr unsigned kExceeded = 16;
+  if (!others_decide_ || ++exceeded_ < kExceeded) {
+    return false;
+  }
+  exceeded_ = 0;
+  look();
+  return true;
 }
 
 } // namespace torch::cuda::lms

@@ -13,7 +13,7 @@ namespace torch::cuda::lms {
 
 // How many bytes of one device may be in use before something is paged out: 95 % of what the user's
 // limit, his share of the device and what it has allow PyTorch to take. Under the LMS mutex, which
-// bytes(), shown() and look() can pause.
+// bytes(), shown(), look() and look_again() can pause.
 class Limit {
  public:
   Limit(c10::DeviceIndex device, const Settings& settings, const Native& native, const Pools& pools)
@@ -35,7 +35,7 @@ class Limit {
 
   // What the user set has changed.
   void forget() {
-    most_ = spare_ = others_ = 0;
+    most_ = spare_ = growth_ = others_ = 0;
     headroom_ = {};
     cap_.forget();
     changed_ = true;
@@ -50,8 +50,14 @@ class Limit {
   // loaded when they are first used, other processes.
   void look();
 
-  // Bytes that are left to what is not PyTorch's: as much as it took before the first look, more if
-  // it has grown by more between two looks, and a 32nd of the device at most.
+  // To be called when the limit is exceeded. Others may have given memory back since the last look:
+  // every few calls this looks again, if it is they who leave PyTorch less than it may have. True
+  // if it did.
+  bool look_again();
+
+  // Bytes that are left to what is not PyTorch's: as much as it took before the first look, or what
+  // it has grown by between two looks, if that is more; at most a 32nd of the device, and a quarter
+  // of what PyTorch can take.
   size_t spare() const {
     return spare_;
   }
@@ -77,7 +83,10 @@ class Limit {
   size_t most_ = 0; // bytes(), but for the headroom below it; 0 = not known yet
   Headroom headroom_;
   bool changed_ = false;
+  bool others_decide_ = false; // the user would let PyTorch have more
+  unsigned exceeded_ = 0; // calls of look_again() since it looked
   size_t spare_ = 0;
+  size_t growth_ = 0; // bytes by which others_ has grown at once, at most
   size_t others_ = 0; // bytes of the device that are not PyTorch's
   size_t free_ = 0;
 };

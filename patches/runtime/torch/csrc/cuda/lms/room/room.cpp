@@ -285,6 +285,9 @@ int Room::make_room(size_t bytes) {
       }
       break;
     }
+    if (limit_.look_again()) {
+      continue;
+    }
     Block* const victim = this->victim(used + request - limit);
     if (!victim) {
       break;
