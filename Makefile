@@ -28,16 +28,7 @@ test: $(VENV)/.installed-dev ## Run every test; ARGS=... runs pytest alone, with
 ifneq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -q $(ARGS)
 else
-	@mkdir -p build
-	@# Side by side: the one waits for downloads and qemu, the other for git and pip.
-	@echo "$(BIN)/python ci/cross_tests.py"; \
-	$(BIN)/python ci/cross_tests.py >build/cross.log 2>&1 & \
-	cross=$$!; code=0; trap "kill $$cross" INT TERM; \
-	echo "$(BIN)/python -m pytest -q"; \
-	$(BIN)/python -m pytest -q || code=$$?; \
-	wait $$cross || code=$$?; cat build/cross.log; exit $$code
-	$(BIN)/python -m pytest -q tests/conda
-	$(BIN)/python ci/torch_tests.py
+	$(BIN)/python ci/lanes.py
 endif
 
 cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qemu, longer than `make test` does

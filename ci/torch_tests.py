@@ -1,6 +1,8 @@
 """Builds LMS wheels and runs the tests that need a torch on them, on a simulated GPU.
 
     python ci/torch_tests.py                       # the oldest, the newest and the default tag
+    python ci/torch_tests.py --default             # only the default tag
+    python ci/torch_tests.py --others              # only the oldest and the newest tag
     python ci/torch_tests.py TAG ...               # these tags, with every test
     python ci/torch_tests.py --matrix TABLE.md     # every tag; the table says what came out
     python ci/torch_tests.py --programs N          # N random programs on each, and the threads
@@ -65,39 +67,25 @@ class Outcome:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tags", nargs="*", metavar="TAG")
-    parser.add_argument("--matrix", type=Path, metavar="TABLE.md", help="every tag, into a table")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--default", action="store_true", help="only the default tag")
+    part.add_argument("--others", action="store_true", help="only the oldest and the newest tag")
+    part.add_argument("--matrix", type=Path, metavar="TABLE.md", help="every tag, into a table")
     parser.add_argument("--programs", type=int, metavar="N", help="so many random programs")
     options = parser.parse_args(arguments)
     if options.programs:
         os.environ["LMS_PROGRAMS"] = str(options.programs)
-    if options.tags and options.matrix:
-        parser.error("name tags, or ask for the matrix of all")
+    if options.tags and (options.matrix or options.default or options.others):
+        parser.error("name tags, or ask for the matrix, for the default tag or for the others")
     with in_use(default_cache()):
-        if not (options.tags or options.matrix or options.programs):
-            return side_by_side(options)
         return try_tags(options)
 
 
-def side_by_side(options: argparse.Namespace) -> int:
-    """The default tag beside the others: most tests need one core. What it printed comes last."""
-    log = ROOT / "build" / "default.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    default = [sys.executable, __file__, load_registry().default.name]
-    with log.open("w") as file:
-        beside = subprocess.Popen(default, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        code = try_tags(options, without_default=True) | beside.wait()
-    finally:
-        beside.terminate()
-    print(log.read_text(encoding="utf-8"), end="", flush=True)
-    return code
-
-
-def try_tags(options: argparse.Namespace, *, without_default: bool = False) -> int:
+def try_tags(options: argparse.Namespace) -> int:
     registry = load_registry()
     outcomes = []
     for tag in chosen(registry, options.tags, matrix=bool(options.matrix)):
-        if without_default and tag == registry.default:
+        if options.others if tag == registry.default else options.default:
             continue
         outcomes.append(try_tag(tag, runs(tag, registry, options)))
         if outcomes[-1].failure:

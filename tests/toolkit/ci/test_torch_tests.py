@@ -107,38 +107,35 @@ def test_the_matrix_goes_on_and_writes_all_it_knows(
     assert out.endswith("failed: v1.2.0, v1.3.0\n")
 
 
+EVERYTHING = ("torch-v1.1.0.whl", ["simcuda", "runtime", "suite"])
+PARTS = [
+    ("torch-v1.0.0.whl", ["runtime", "suite"]),
+    ("torch-v1.3.0.whl", ["runtime", "suite"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["v1.0.0"], 0, [("torch-v1.0.0.whl", ["simcuda", "runtime", "suite"])]),
+        (["--default"], 0, [EVERYTHING]),
+        (["--others"], 1, PARTS),
+        ([], 1, [*PARTS, EVERYTHING]),
+    ],
+)
 def test_only_the_default_tag_gets_everything(
-    tested: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tested: list[tuple[str, list[str]]], arguments: list[str], code: int, expected: object
 ) -> None:
-    beside = []
-
-    class Beside:
-        """A process that tests the default tag."""
-
-        def __init__(self, command: list[str], **_: object) -> None:
-            beside.append(command[2:])
-
-        def wait(self) -> int:
-            return 0
-
-        def terminate(self) -> None:
-            pass
-
-    monkeypatch.setattr(torch_tests, "ROOT", tmp_path)
-    monkeypatch.setattr(torch_tests.subprocess, "Popen", Beside)
-    assert torch_tests.main(["v1.0.0"]) == 0
-    assert torch_tests.main([]) == 1
-    assert tested == [
-        ("torch-v1.0.0.whl", ["simcuda", "runtime", "suite"]),
-        ("torch-v1.0.0.whl", ["runtime", "suite"]),
-        ("torch-v1.3.0.whl", ["runtime", "suite"]),
-    ]
-    assert beside == [["v1.1.0"]]
+    assert torch_tests.main(arguments) == code
+    assert tested == expected
 
 
-def test_names_and_matrix_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", [["--matrix", "x.md"], ["--default"], ["--others"]])
+def test_names_and_matrix_exclude_each_other(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        torch_tests.main(["v1.0.0", "--matrix", "x.md"])
+        torch_tests.main(["v1.0.0", *option])
     assert "name tags, or ask for the matrix" in capsys.readouterr().err
 
 
