@@ -124,6 +124,49 @@ def test_page_out_and_page_in():
     assert change.cudamalloc == 0
 
 
+def test_bytes_that_have_not_changed_are_not_copied_again():
+    x = made(20 * MIB)[0]
+    torch.cuda.reclaim_inactive()
+    x.sum().item()
+    change = Change(blocks="reclaimed", bytes="reclaimed_bytes")
+    torch.cuda.reclaim_inactive()
+    assert (change.blocks, change.bytes) == (1, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_storages_of_every_size_can_be_paged_out(size):
+    before = made(128, MIB // 2)
+    torch.cuda.set_size_lms(size)
+    after = made(128, MIB // 2)
+    sums = [x.sum().item() for x in after]
+    torch.cuda.reclaim_inactive()
+    assert all(torch.cuda.lms.is_resident(x) for x in before)
+    assert not any(torch.cuda.lms.is_resident(x) for x in after)
+    assert [x.sum().item() for x in after] == sums
+
+
+def test_where_memory_came_from_is_counted_while_lms_is_on():
+    torch.cuda.set_enabled_lms(False)
+    off = Change(**WHERE_FROM)
+    tensors = made(20 * MIB)
+    assert (off.allocated, off.cudamalloc) == (20 * MIB, 0)
+    torch.cuda.set_enabled_lms(True)
+    on = Change(**WHERE_FROM)
+    tensors += made(20 * MIB, 512)
+    assert on.cudamalloc == 1
+
+
+@pytest.mark.parametrize("stream", ["default", "another"])
+def test_memory_that_is_no_tensor_makes_room(stream):
+    tensors = [torch.full((8 * MIB // 4,), float(i), device="cuda") for i in range(7)]
+    change = Change(**WHERE_FROM)
+    chosen = torch.cuda.Stream() if stream == "another" else torch.cuda.default_stream()
+    memory = torch.cuda.caching_allocator_alloc(24 * MIB, stream=chosen)
+    assert change.reclaimed >= 16 * MIB
+    torch.cuda.caching_allocator_delete(memory)
+    assert all(x[-1].item() == i for i, x in enumerate(tensors))
+
+
 # What the limit is a limit of ---------------------------------------------------------------------
 
 
