@@ -162,6 +162,23 @@ result = [list(stats), pytorch, stats["reclaimed"]]
     assert (pytorch, reclaimed) == ([7] * 4, 0)
 
 
+def test_pinned_is_all_that_is_allocated_while_lms_is_off(python: str, site: Path) -> None:
+    code = f"""{_DEVICE}
+result = torch.cuda.memory_stats()["pinned_bytes.all.current"]
+"""
+    assert evaluate(python, site, code) == 7
+
+
+def test_functions_have_both_their_homes(summarizes: None, python: str, site: Path) -> None:
+    code = """
+names = [name for name in dir(torch.cuda.lms) if name in torch.cuda.lms.__all__]
+result = [name for name in names if getattr(torch.cuda.memory, name) is getattr(torch.cuda, name)]
+"""
+    both = evaluate(python, site, code)
+    settings = {f"{verb}_{what}_lms" for verb in ("get", "set") for what in ("enabled", "limit")}
+    assert {*settings, "get_size_lms", "set_size_lms", "reclaim_inactive"} <= set(both)  # type: ignore[call-overload]
+
+
 @pytest.fixture
 def summarizes(patched: Outcome) -> None:
     if not (patched.directory / "torch" / "cuda" / "memory.py").exists():

@@ -497,6 +497,10 @@ def test_where_memory_comes_from(lms: Lms) -> None:
     assert Tensor(lms, 32 * MIB).resident
     assert Tensor(lms, 32 * MIB).resident  # where the first was
     assert [now - then for now, then in zip(sources(), before, strict=True)] == [1, 1]
+    lms.enable(False)
+    before = sources()
+    assert Tensor(lms, 32 * MIB).resident
+    assert sources() == before, "requests while LMS is off were counted"
 
 
 def test_the_names_of_the_statistics(lms: Lms) -> None:
@@ -555,6 +559,18 @@ def test_all_is_active_while_lms_is_off(lms: Lms, active: Callable[[], tuple[int
     assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
     lms.lms("reset_active", 0)
     assert active() == (0, 0)
+
+
+def test_what_is_small_is_active(lms: Lms, active: Callable[[], tuple[int, int]]) -> None:
+    """The two steps of the first LMS's test that 1.4 has no more."""
+    before, _ = active()
+    small = Tensor(lms, 1024).fill(1)
+    assert active()[0] == before + 1024
+    lms.lms("set_size", 0)
+    before, _ = active()
+    tensors = [Tensor(lms, size).fill(1) for size in (512, 1024, 8 * MIB)]
+    assert active()[0] == before
+    assert all(tensor.same(1) for tensor in (small, *tensors))
 
 
 @pytest.mark.usefixtures("active")
