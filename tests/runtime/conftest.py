@@ -102,6 +102,8 @@ def clean_slate() -> Iterator[None]:
         DEVICE.release()
     DEVICE.set_host_limit(0)
     DEVICE.set_cap(CAPACITY)
+    if not ON_HARDWARE:
+        DEVICE.reuse_addresses(False)
     torch.cuda.lms._set_stress(False)
     torch.cuda.lms._set_late(False)
     torch.cuda.lms._set_verify_clean(False)

@@ -107,6 +107,28 @@ def test_a_part_of_the_memory_is_not_known():
     assert torch.equal(whole.cpu(), pattern(3 * SIZE, start=1, device="cpu"))
 
 
+def test_memory_of_a_large_segment_that_becomes_a_small_one(device):
+    # Of requests for small segments the native allocator tells nobody.
+    held = managed(pattern(0.5))
+    evict()
+    torch.cuda.empty_cache()
+    device.reuse_addresses(True)
+    large = managed(pattern(SIZE))
+    place = raw_address(large)
+    evict()
+    torch.cuda.empty_cache()
+    torch.cuda.set_size_lms(MIB)
+    below = []
+    while raw_address(x := torch.empty(floats(0.5), device="cuda")) < place:
+        below.append(x)
+    assert raw_address(x) == place
+    write(raw_address(x), 0.5)
+    del x
+    held.add_(1)
+    assert raw_address(held) == place
+    assert torch.equal(held.cpu(), pattern(0.5, start=1, device="cpu"))
+
+
 def recorded(device, work):
     """How many events the work records."""
     device.reset_counts()

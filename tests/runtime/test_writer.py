@@ -12,7 +12,8 @@ from releases import since
 
 KIB = 1 << 10
 STEPS = 300
-SCALE = 32 if ON_HARDWARE else 1
+LARGE = 32  # some memory is of large segments, and some of small ones
+SCALE = LARGE if ON_HARDWARE else 1
 
 paged_out_throws = since((2, 0), "storages that throw")
 
@@ -28,8 +29,8 @@ def no_races():
     assert races == [], races
 
 
-def run(writer, seed, modes, **options):
-    limit, largest = 192 * KIB * SCALE, 64 * KIB * SCALE
+def run(writer, seed, modes, scale=SCALE, **options):
+    limit, largest = 192 * KIB * scale, 64 * KIB * scale
     torch.cuda.set_limit_lms(limit)
     programs = unseen.Programs(
         writer, seed=seed, limit=limit, largest=largest, modes=modes, **options
@@ -58,6 +59,15 @@ def test_not_brought(seed, writer):
     """What is paged out is refused, and all else is written."""
     programs = run(writer, seed, ["bare"])
     assert programs.counts["refused"] > 0
+    assert torch.cuda.lms.stats()["page_out_count"] > 0
+
+
+@paged_out_throws
+@pytest.mark.parametrize("seed", range(2))
+def test_segments_that_change(writer, device, seed):
+    """The device hands out the addresses of large segments again, as small ones."""
+    device.reuse_addresses(True)
+    run(writer, seed, unseen.MODES, LARGE)
     assert torch.cuda.lms.stats()["page_out_count"] > 0
 
 

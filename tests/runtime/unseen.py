@@ -278,6 +278,10 @@ class Programs:
     def reclaim(self) -> None:
         torch.cuda.reclaim_inactive()
 
+    def empty_cache(self) -> None:
+        """Memory goes back to the device, which gives it out for something else."""
+        torch.cuda.empty_cache()
+
     def change_limit(self) -> None:
         torch.cuda.set_limit_lms(self.draw.choice((self.limit // 2, self.limit, 2 * self.limit)))
 
@@ -395,6 +399,7 @@ class Programs:
         ("backward", 3),
         ("hold", 3),
         ("reclaim", 2),
+        ("empty_cache", 3),
         ("change_limit", 2),
     )
 

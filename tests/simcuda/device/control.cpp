@@ -170,6 +170,11 @@ SIMCUDA_API void simcuda_set_capacity(size_t bytes) {
   state().memory.set_capacity(bytes);
 }
 
+SIMCUDA_API void simcuda_reuse_addresses(int reuse) {
+  const Lock lock(state().mutex);
+  state().memory.reuse_addresses(reuse != 0);
+}
+
 SIMCUDA_API void simcuda_set_host_limit(size_t bytes) {
   const Lock lock(state().mutex);
   state().host.set_limit(bytes);

@@ -78,11 +78,11 @@ bool DeviceMemory::map_arena(int device) {
   return arena_mapped_[device] = true;
 }
 
-// Next fit: goes round the arena before it uses an address again.
+// Next fit: goes round the arena before it uses an address again. First fit where that is wanted.
 uintptr_t DeviceMemory::find_addresses(int device, size_t size) {
   const uintptr_t begin = arena_begin(device) + kLargePage;
   const uintptr_t end = arena_begin(device) + kArenaSize;
-  for (uintptr_t start : {next_address_[device], begin}) {
+  for (uintptr_t start : {reuse_addresses_ ? begin : next_address_[device], begin}) {
     uintptr_t at = start;
     while (at + size <= end) {
       auto it = at_or_before(address_ranges_, at + size - 1);

@@ -23,7 +23,7 @@ class DeviceMemory {
   explicit DeviceMemory(const Options& options);
 
   // cudaMalloc and cudaFree. Addresses are not handed out again soon, so that a use after free
-  // meets memory that is not accessible, instead of its next owner's.
+  // meets memory that is not accessible, instead of its next owner's; see reuse_addresses().
   cudaError_t allocate(int device, size_t size, uintptr_t* address);
   cudaError_t free(uintptr_t address);
 
@@ -60,6 +60,10 @@ class DeviceMemory {
   void set_capacity(size_t bytes) {
     capacity_ = bytes;
   }
+  // Addresses are handed out again at once, the lowest first, as a driver may do.
+  void reuse_addresses(bool reuse) {
+    reuse_addresses_ = reuse;
+  }
 
  private:
   struct Block {
@@ -82,6 +86,7 @@ class DeviceMemory {
   int devices_;
   bool poison_;
   bool poison_returned_;
+  bool reuse_addresses_ = false;
   size_t capacity_;
   size_t used_[kMaxDevices] = {};
   bool arena_mapped_[kMaxDevices] = {};

@@ -52,6 +52,7 @@ class Device:
         ]
         runtime.simcuda_set_capacity.argtypes = [ctypes.c_size_t]
         runtime.simcuda_set_host_limit.argtypes = [ctypes.c_size_t]
+        runtime.simcuda_reuse_addresses.argtypes = [ctypes.c_int]
 
     # Races -----------------------------------------------------------------------------------
 
@@ -139,6 +140,10 @@ class Device:
     def set_cap(self, size: int) -> None:
         """Changes the capacity of every device."""
         self._runtime.simcuda_set_capacity(size)
+
+    def reuse_addresses(self, reuse: bool) -> None:
+        """Whether addresses that were freed are handed out again at once, as drivers do."""
+        self._runtime.simcuda_reuse_addresses(reuse)
 
     def set_host_limit(self, size: int) -> None:
         """The most pinned host memory that can be had; 0 is no limit."""

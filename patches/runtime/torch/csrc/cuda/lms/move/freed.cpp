@@ -41,6 +41,9 @@ void FreedMemory::erase(uintptr_t begin, size_t bytes) {
 }
 
 bool FreedMemory::block(const void* memory, size_t bytes, cudaStream_t stream) const {
+  if (!knows(bytes)) {
+    return false;
+  }
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t end = begin + bytes;
   std::vector<EventRef> events;

@@ -16,7 +16,8 @@ namespace torch::cuda::lms {
 // for each free block.) One for each device, under the LMS mutex.
 //
 // Only what the native allocator cuts from large segments is known here. It hears of every request
-// for such memory; what is freed without its knowing is unknown from then on.
+// for such memory; what is freed without its knowing is unknown from then on. The addresses of a
+// large segment that went back to the device can come again as a small one.
 class FreedMemory {
  public:
   // Whether memory for a request of so many bytes comes from a large segment.
@@ -34,8 +35,8 @@ class FreedMemory {
     }
   }
 
-  // Makes the stream wait for the last use of memory that is about to be taken. False, and no
-  // wait, if that is not known. Throws c10::Error.
+  // Makes the stream wait for the last use of memory that is about to be taken for a request of so
+  // many bytes. False, and no wait, if that is not known. Throws c10::Error.
   bool block(const void* memory, size_t bytes, cudaStream_t stream) const;
 
   void forget() {
