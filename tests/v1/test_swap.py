@@ -91,6 +91,29 @@ def test_the_limit_is_of_what_is_reserved(lms: Lms) -> None:
     assert lms.stats()["lms.over_limit_count"] == 0
 
 
+def test_the_limit_is_of_memory_that_is_no_storage(lms: Lms) -> None:
+    lms.lms("set_limit", 40 * MIB)
+    tensors = made(lms, 4)
+    memory = lms.raw("raw_alloc", 20 * MIB)
+    assert lms.calls.reserved_bytes() <= 40 * MIB
+    for seed, tensor in enumerate(tensors):
+        assert tensor.same(seed)
+        assert lms.calls.reserved_bytes() <= 40 * MIB
+    assert lms.stats()["lms.over_limit_count"] == 0
+    lms.calls.raw_delete(memory)
+
+
+def test_the_limit_is_of_small_storages(lms: Lms) -> None:
+    lms.lms("set_limit", 40 * MIB)
+    tensors = made(lms, 4)
+    small = [Tensor(lms, MIB // 2).fill(seed) for seed in range(12)]
+    # What is free lies in pieces here; then it is counted.
+    over = lms.calls.reserved_bytes() - 40 * MIB
+    assert over <= lms.stats()["lms.over_limit_bytes_peak"]
+    for some in (tensors, small):
+        assert all(tensor.same(seed) for seed, tensor in enumerate(some))
+
+
 def test_the_limit_gives_way_to_what_runs(lms: Lms) -> None:
     lms.lms("set_limit", 20 * MIB)
     tensors = [Tensor(lms, 16 * MIB).fill(seed) for seed in range(2)]

@@ -32,6 +32,9 @@ class Limit {
   Cap& cap() {
     return cap_;
   }
+  const Cap& cap() const {
+    return cap_;
+  }
 
   // What the user set has changed.
   void forget() {

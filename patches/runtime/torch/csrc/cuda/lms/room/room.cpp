@@ -70,7 +70,8 @@ at::DataPtr Room::allocate(size_t bytes) {
   }
   Request request{bytes};
   const bool managed = bytes >= settings_.size;
-  const bool small = !managed && !FreedMemory::knows(bytes); // costs nothing but this
+  const bool small =
+      !managed && !FreedMemory::knows(bytes) && !keeps_to_limit(); // costs nothing but this
   if (!small) {
     const Lock lock;
     request.source = source_of(make_room(bytes));
@@ -86,6 +87,7 @@ at::DataPtr Room::allocate(size_t bytes) {
       const Lock lock;
       mover_.taken(memory.get(), bytes);
       if (!managed) {
+        keep_to_limit();
         return memory;
       }
       served(request.source);
@@ -99,12 +101,17 @@ at::DataPtr Room::allocate(size_t bytes) {
 
 void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
   Request request{bytes};
+  if (keeps_to_limit()) {
+    const Lock lock;
+    make_room(bytes);
+  }
   for (;;) {
     request.cap = limit_.cap().changes();
     try {
       void* const memory = native_.raw_allocate(bytes, stream);
       const Lock lock;
       mover_.taken(memory, bytes);
+      keep_to_limit();
       return memory;
     } catch (const c10::OutOfMemoryError& error) {
       const Lock lock;
@@ -492,6 +499,7 @@ void Room::served(Source source) {
   if (device_allocs_ > before && !settings_.late && !attention_.counting() && !pools_.capturing()) {
     keep_spare();
   }
+  keep_to_limit();
 }
 
 // The native allocator has taken memory from the device. What is not PyTorch's needs some, too, and
@@ -502,15 +510,23 @@ void Room::keep_spare() {
     limit_.failed();
     empty_cache();
   }
-  if constexpr (!compat::kHasFraction) {
-    const size_t reserved = reserved_bytes();
-    if (reserved > limit_.cap().bytes() && free_bytes().all > 0) {
-      limit_.failed();
-      empty_cache();
-    }
-    if (reserved_bytes() > limit_.cap().bytes()) {
-      give_way(0);
-    }
+}
+
+bool Room::keeps_to_limit() const {
+  return !compat::kHasFraction && limit_.cap().bytes() != SIZE_MAX;
+}
+
+// Whoever has asked: what is in use is below the limit by then, if it can be.
+void Room::keep_to_limit() {
+  if (!keeps_to_limit() || settings_.late || attention_.counting()) {
+    return;
+  }
+  if (reserved_bytes() > limit_.cap().bytes() && free_bytes().all > 0) {
+    limit_.failed();
+    empty_cache();
+  }
+  if (reserved_bytes() > limit_.cap().bytes()) {
+    give_way(0);
   }
 }
 

@@ -98,6 +98,9 @@ class Room {
   void empty_cache();
   bool give_way(size_t bytes);
   void keep_spare();
+  // The native allocator does not know the user's limit, and one is set.
+  bool keeps_to_limit() const;
+  void keep_to_limit();
   // Returns when the request should be tried again; else throws the error with LMS's account.
   void retry(const c10::OutOfMemoryError& error, Request& request);
   void served(Source source);
