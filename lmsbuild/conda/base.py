@@ -1,4 +1,4 @@
-"""A conda package of PyTorch that LMS is grafted onto: unpacked, and checked that it will do."""
+"""The conda package of PyTorch that LMS is grafted onto: unpacking and checking it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class CondaBase:
 
     Attributes:
         path: the package's file.
-        folder: where it is unpacked, beside the packages that it needs.
-        members: its own members in their order, to write them again.
-        index: its info/index.json.
-        site: name of the folder that torch/ is in, below ``folder``.
+        folder: the folder that it and the packages that it needs are unpacked into.
+        members: its own members, in the order in which they are written again.
+        index: the content of info/index.json.
+        site: path of the folder that contains torch/, relative to ``folder``.
         python: such as "3.12".
     """
 
@@ -82,21 +82,22 @@ def suffix(path: Path) -> str:
 
 
 def version(path: Path) -> str:
-    """The version that the package is of. Raises DamagedWheelError, ToolMissingError."""
+    """The version in the package's metadata. Raises DamagedWheelError, ToolMissingError."""
     for tar, member in _members(path, "info"):
         if member.name == INDEX:
             packed = tar.extractfile(member)
             assert packed is not None
             return str(_index(path, packed.read()).get("version"))
-    raise DamagedWheelError(f"{path.name} has no {INDEX}; it is no conda package")
+    raise DamagedWheelError(f"{path.name} has no {INDEX}; it is not a conda package")
 
 
 def unpack(path: Path, companions: Sequence[Path], folder: Path) -> CondaBase:
-    """Unpack a package, and those that have what it lacks, into one folder.
+    """Unpack a package, and the packages that contain the rest of PyTorch, into one folder.
 
     Raises:
-        DamagedWheelError, UnsafeMemberError: a file is no conda package, or no good one.
-        IncompleteBaseError: there is no torch in it.
+        DamagedWheelError: a file is not a conda package, or is damaged.
+        UnsafeMemberError: a member would be written outside of the folder.
+        IncompleteBaseError: the package does not contain torch.
         ToolMissingError: the library that reads such packages is not installed.
     """
     for other in companions:
@@ -107,12 +108,12 @@ def unpack(path: Path, companions: Sequence[Path], folder: Path) -> CondaBase:
     named = {member.name: member for member in members}
     for needed in (INDEX, FILES, PATHS):
         if needed not in named:
-            raise DamagedWheelError(f"{path.name} has no {needed}; it is no conda package")
+            raise DamagedWheelError(f"{path.name} has no {needed}; it is not a conda package")
     found = [match for name in named if (match := _SITE.fullmatch(name))]
     if len(found) != 1:
         raise IncompleteBaseError(
-            f"{path.name} holds no lib/python3.*/site-packages/torch; give the package that does "
-            "(of Open-CE that is pytorch-base)"
+            f"{path.name} does not contain lib/python3.*/site-packages/torch; give the package "
+            "that does (in Open-CE: pytorch-base)"
         )
     return CondaBase(
         path=path,
@@ -132,9 +133,10 @@ def check(
     python: str | None,
     advance: Advance | None = None,
 ) -> None:
-    """Raise unless this is a CUDA build of the tag's version for the target, whole and untouched.
+    """Check that this is an intact CUDA build of the tag's version, for the given target.
 
-    ``python`` None accepts every version that the tag has. ``advance`` is told bytes.
+    If ``python`` is None, every Python version of the tag is accepted. ``advance`` is called with
+    the number of bytes that were checked.
 
     Raises:
         AlreadyGraftedError, CpuOnlyWheelError, ForeignWheelError, IncompleteBaseError,
@@ -142,7 +144,7 @@ def check(
     """
     name = base.path.name
     if base.read(LIBRARY_MEMBER) is not None:
-        raise AlreadyGraftedError(f"{name} has LMS already; give the package without")
+        raise AlreadyGraftedError(f"{name} already has LMS; give a package without it")
     try:
         found = Version(str(base.index.get("version")))
     except InvalidVersion as error:
@@ -150,8 +152,8 @@ def check(
     # A post release is the same PyTorch, packed again.
     if found.base_version != tag.version:
         raise ForeignWheelError(
-            f"{name} is PyTorch {found}, {tag.name} needs {tag.version}; name its own tag or "
-            "another package"
+            f"{name} is PyTorch {found}, but {tag.name} needs {tag.version}; give the tag of this "
+            "release, or another package"
         )
     platform = architecture_of(architecture).conda
     if base.index.get("subdir") != platform:
@@ -161,19 +163,19 @@ def check(
     check_python(name, base.python, tag, python)
     if assigned((base.read(VERSION_MEMBER) or b"").decode("utf-8", "replace"), "cuda") is None:
         raise CpuOnlyWheelError(
-            f"{name} is a CPU-only torch ({VERSION_MEMBER} names no CUDA); give the CUDA build"
+            f"{name} is a CPU-only torch ({VERSION_MEMBER} has no CUDA); give the CUDA build"
         )
     _check_complete(base)
     problems = list(_problems(base, advance))
     if problems:
         raise DamagedWheelError(
-            f"{name} does not match its {PATHS}: {problems[0]}; get it again",
+            f"{name} does not match its {PATHS}: {problems[0]}; download it again",
             detail="\n".join(problems),
         )
 
 
 def _check_complete(base: CondaBase) -> None:
-    """Some channels put torch's libraries and headers into a package of their own."""
+    """Some channels put torch's libraries and headers into a separate package."""
     present = [
         f"torch/lib/{file.name}" for file in sorted((base.torch / "lib").glob("*")) if file.exists()
     ]
@@ -182,8 +184,8 @@ def _check_complete(base: CondaBase) -> None:
         if (base.torch / "include" / "c10" / "util" / "Exception.h").is_file():
             return
     raise IncompleteBaseError(
-        f"{base.path.name} has no torch/lib or torch/include of its own; give the package that "
-        "has them as a second --base (of conda-forge that is libtorch)"
+        f"{base.path.name} has no torch/lib or no torch/include; give the package that has "
+        "them as a second --base (in conda-forge: libtorch)"
     )
 
 
@@ -232,7 +234,7 @@ def _members(path: Path, component: str) -> Iterator[tuple[tarfile.TarFile, tarf
     except (tarfile.TarError, zipfile.BadZipFile, LookupError, EOFError, OSError) as error:
         if isinstance(error, tarfile.FilterError):
             raise
-        raise DamagedWheelError(f"{path.name} is no complete conda package ({error})") from error
+        raise DamagedWheelError(f"{path.name} is not a complete conda package ({error})") from error
 
 
 def _index(path: Path, data: bytes) -> dict[str, Any]:
@@ -242,4 +244,4 @@ def _index(path: Path, data: bytes) -> dict[str, Any]:
             return index
     except ValueError:
         pass
-    raise DamagedWheelError(f"{path.name}: {INDEX} cannot be read; it is no conda package")
+    raise DamagedWheelError(f"{path.name}: {INDEX} cannot be read; it is not a conda package")

@@ -29,8 +29,8 @@ INDEX = "repodata.json"
 ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)
 
 _LOCK_FILE = ".lmsbuild.lock"
-_NEW_INDEX = ".lmsbuild-index"  # where an index is made before it takes the old one's place
-# rattler's threads outlive the coroutine that they served; a process that ends with it crashes.
+_NEW_INDEX = ".lmsbuild-index"  # where a new index is written before it replaces the old one
+# rattler's threads outlive their coroutine, and a process that ends before them crashes.
 _LINGER_SECONDS = 0.2
 
 Signature = tuple[int, int, int]  # of a file: inode, bytes, time of change
@@ -38,7 +38,7 @@ Signature = tuple[int, int, int]  # of a file: inode, bytes, time of change
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package as the index of its platform describes it. ``size`` is in bytes."""
+    """A package, as described by the index of its platform. ``size`` is in bytes."""
 
     subdir: str
     file: str
@@ -51,7 +51,7 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Why an index is stale: ``file`` of ``subdir``, and what is wrong with it."""
+    """A reason why an index is stale: what is wrong with ``file`` of ``subdir``."""
 
     subdir: str
     file: str
@@ -64,8 +64,8 @@ class Problem:
 class Channel:
     """A channel in a folder.
 
-    Hashes are remembered by inode, size and time of change: asking again is cheap while nothing
-    changes.
+    Hashes are remembered by inode, size and modification time, and are calculated again only for
+    files that have changed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,14 +73,15 @@ class Channel:
         self._hashes: dict[Path, tuple[Signature, str]] = {}
 
     def add(self, packages: Iterable[Path], say: Callable[[str], None]) -> list[Path]:
-        """Copy packages into the channel and index it. The new files; those that the channel has
-        already are named and left alone.
+        """Copy packages into the channel and index it. Returns the new files.
+
+        Packages that the channel already has are reported with ``say`` and skipped.
 
         Raises:
-            ChannelError: a file is no conda package, or not named as one of its content.
+            ChannelError: a file is not a conda package, or its name does not match its content.
             ChangedPackageError: the channel has another package of this name. Nothing is added.
-            BusyError: another lmsbuild works there.
-            PackagerError: as index.
+            BusyError: another lmsbuild is using the channel.
+            PackagerError: as index().
         """
         targets = {path: self._place(path) for path in packages}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,11 +93,11 @@ class Channel:
         return list(new.values())
 
     def index(self) -> None:
-        """Describe the packages that lie there, whatever the index said before.
+        """Write a new index of the packages in the channel.
 
         Raises:
-            ChannelError: there is no such folder, or a file in it is no conda package.
-            BusyError: another lmsbuild works there.
+            ChannelError: there is no such folder, or a file in it is not a conda package.
+            BusyError: another lmsbuild is using the channel.
             PackagerError: py-rattler is not installed, or failed.
         """
         self._require_folder()
@@ -106,14 +107,14 @@ class Channel:
             self._index()
 
     def packages(self) -> list[Package]:
-        """What the index describes, sorted. Raises ChannelError when it is missing or malformed."""
+        """The packages in the index, sorted. Raises ChannelError if it is missing or malformed."""
         return sorted(
             (package for subdir in ALL_SUBDIRS for package in self.described(subdir).values()),
             key=lambda package: (package.name, package.version, package.subdir, package.build),
         )
 
     def described(self, subdir: str) -> dict[str, Package]:
-        """The packages of one platform by file name. Raises ChannelError."""
+        """The packages in the index of one platform, by file name. Raises ChannelError."""
         self._require_folder()
         path = self.folder / subdir / INDEX
         try:
@@ -138,7 +139,7 @@ class Channel:
             }
         except FileNotFoundError:
             raise ChannelError(
-                f"{self.folder} has no {subdir}/{INDEX}, so it is no channel yet; "
+                f"{self.folder} has no {subdir}/{INDEX}, so it is not a channel yet; "
                 f"run: lmsbuild channel index {self.folder}"
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -147,7 +148,7 @@ class Channel:
             ) from error
 
     def problems(self, subdirs: Iterable[str] = ALL_SUBDIRS) -> list[Problem]:
-        """Where the index is stale; empty when it is true. Raises as described."""
+        """The differences between index and files; empty if there are none. Raises ChannelError."""
         found = []
         for subdir in subdirs:
             described = self.described(subdir)
@@ -159,7 +160,7 @@ class Channel:
         return found
 
     def check(self) -> None:
-        """Raise StaleIndexError unless the index is true."""
+        """Raise StaleIndexError if the index does not match the files."""
         problems = self.problems()
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -186,7 +187,7 @@ class Channel:
         known = self._hashes.get(path)
         if known is None or known[0] != signature:
             known = signature, sha256_of(path)
-            # Written to meanwhile: then this hash is of nothing that exists.
+            # If it changed while it was read, the hash is of no version of it.
             if signature_of(path) == signature:
                 self._hashes[path] = known
         return known[1]
@@ -201,24 +202,24 @@ class Channel:
             raise ChannelError(f"{package}: no such file")
         if not package.name.endswith(ENDING):
             raise ChannelError(
-                f"{package.name} is no {ENDING} file; "
+                f"{package.name} is not a {ENDING} file; "
                 "convert it with `cph transmute`, or build it with `lmsbuild conda`"
             )
         index = package_file.read_index(package)
         subdir = index.get("subdir")
         if subdir not in ALL_SUBDIRS:
             raise ChannelError(
-                f"{package.name} is for {subdir}; this channel has {', '.join(ALL_SUBDIRS)}"
+                f"{package.name} is for {subdir}, not for one of {', '.join(ALL_SUBDIRS)}"
             )
         name = f"{index.get('name')}-{index.get('version')}-{index.get('build')}{ENDING}"
         if package.name != name:
-            raise ChannelError(f"{package.name} says inside that it is {name}; give it that name")
+            raise ChannelError(f"{package.name} has the content of {name}; rename it")
         return self.folder / str(subdir) / name
 
     def _check_place(self, package: Path) -> None:
         if self._place(package) != package:
             raise ChannelError(
-                f"{package.name} lies in {package.parent.name} and is for "
+                f"{package.name} is in {package.parent.name}, but is for "
                 f"{self._place(package).parent.name}; move it there"
             )
 
@@ -230,8 +231,8 @@ class Channel:
             say(f"{target.name}: already there")
             return True
         raise ChangedPackageError(
-            f"the channel has another {target.name}, which people may have installed; build the new"
-            " one with a higher --build-number, or delete the old one"
+            f"the channel has another {target.name}, which may be installed somewhere; build the"
+            " new one with a higher --build-number, or delete the old one"
         )
 
     def _require_folder(self) -> None:
@@ -239,8 +240,10 @@ class Channel:
             raise ChannelError(f"{self.folder}: no such folder; see `lmsbuild channel add`")
 
     def _index(self) -> None:
-        """Index in a folder beside the packages, then replace the old files: a reader sees one
-        index or the other, and a failure leaves the old one."""
+        """Write the index into a new folder, and then replace the old files.
+
+        A reader sees the old index or the new one. On failure, the old one stays.
+        """
         rattler = extra.require("rattler.index")
         work = self.folder / _NEW_INDEX
         shutil.rmtree(work, ignore_errors=True)
@@ -278,7 +281,7 @@ def signature_of(path: Path) -> Signature:
 def _run(index_fs: Any, folder: Path) -> None:
     async def work() -> None:
         try:
-            # Not sharded: one folder of files more for each change, for channels of thousands.
+            # No shards, which are of use in channels with thousands of packages.
             await index_fs(folder, write_zst=True, write_shards=False, force=True)
         finally:
             await asyncio.sleep(_LINGER_SECONDS)

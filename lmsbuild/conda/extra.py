@@ -1,4 +1,4 @@
-"""What only the conda commands need: lmsbuild's extra "conda"."""
+"""Modules of lmsbuild's extra "conda", which only the conda commands need."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lmsbuild.errors import PackagerError
 
 
 def require(module: str) -> Any:
-    """A module of the extra, imported. Raises PackagerError."""
+    """Import a module of the extra. Raises PackagerError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise PackagerError(
-            f"{module} is not installed, which conda packages need; "
+            f"conda packages need {module}, which is not installed; "
             "run: python -m pip install 'lmsbuild[conda]'",
             detail=str(error),
         ) from error

@@ -1,4 +1,4 @@
-"""Grafting LMS onto a conda package of CUDA PyTorch: it gives a package of the same kind."""
+"""Graft LMS onto a conda package of PyTorch with CUDA. The result is a package of the same kind."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from lmsbuild.wheel.version import mark_metadata
 
 
 def build_package(request: GraftRequest, report: Report) -> GraftResult:
-    """Make the LMS package of a request, whose base is a conda package, in its out folder.
+    """Graft LMS onto the conda package ``request.base``, and write the result to ``request.out``.
 
-    On failure nothing is left there. Raises as wheel.graft.build_wheel, and base.check.
+    On failure no file is left there. Raises as wheel.graft.build_wheel and base.check.
     """
     assert request.base is not None
     tag = request.tag
@@ -111,7 +111,7 @@ class _PackageBase:
 
 
 def _metadata(base: CondaBase, changes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
-    """The new files of the dist-info folder, where the package has one: version and RECORD."""
+    """METADATA with the new version, and the new RECORD, if the package has a dist-info folder."""
     names = [member.name for member in base.members if member.isfile()]
     found = [name for name in names if name.endswith("/METADATA") and "/torch-" in name]
     if len(found) != 1:

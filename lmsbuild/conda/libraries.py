@@ -1,11 +1,11 @@
-"""Which conda packages bring the libraries that a torch wheel does not carry itself.
+"""The conda packages that contain the libraries that a torch wheel needs and does not contain.
 
-A wheel says it twice: its METADATA requires NVIDIA's wheels, and its shared libraries need sonames.
-The sonames decide what is needed, METADATA gives the versions.
+Both the METADATA of a wheel and its shared libraries say what it needs: METADATA requires NVIDIA's
+wheels, and the libraries need sonames. The sonames determine the packages, METADATA the versions.
 
-Where conda's CUDA packages put the libraries, $PREFIX/lib, no RPATH of the wheel points to. They
-are found all the same, because the wheel's libraries have an RPATH and no RUNPATH: ld.so then goes
-on to the RPATH of the program, and conda's python has $ORIGIN/../lib there (conda-build and
+conda's CUDA packages put their libraries into $PREFIX/lib, which is not in the RPATH of the wheel's
+libraries. They are found nevertheless: the wheel's libraries have an RPATH and no RUNPATH, so ld.so
+also searches the RPATH of the program, and conda's python has $ORIGIN/../lib there (conda-build and
 rattler-build set it with patchelf --force-rpath). See ld.so(8).
 """
 
@@ -34,10 +34,10 @@ _LEAST_COMPONENTS = 2  # of a lower bound: features come with minor versions
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a wheel's shared libraries ask for.
+    """What a wheel's shared libraries need.
 
     Attributes:
-        sonames: libraries that the wheel does not carry.
+        sonames: libraries that the wheel does not contain.
         glibc: the newest glibc version of a needed symbol, such as (2, 28).
     """
 
@@ -59,11 +59,11 @@ def load_mapping() -> dict[str, Any]:
 
 
 def needs_of(site_packages: Path, architecture: str) -> Needs:
-    """Read every shared library below a folder.
+    """What the shared libraries below a folder need.
 
     Raises:
-        CondaError: one is for another machine, or would not find the libraries of a conda
-            environment.
+        CondaError: a library is for another architecture, or would not find the libraries of a
+            conda environment.
     """
     libraries: dict[Path, elf.Library] = {}
     for path in sorted(site_packages.rglob("*.so*")):
@@ -78,15 +78,16 @@ def needs_of(site_packages: Path, architecture: str) -> Needs:
     for path, library in libraries.items():
         if library.machine != architecture:
             raise CondaError(
-                f"{path.name} is for {library.machine}, the wheel says {architecture}; rebuild it"
+                f"{path.name} is for {library.machine}, but the wheel is for {architecture}; "
+                "rebuild the wheel"
             )
         missing = {name for name in library.needed if name not in own}
         lost = missing - system.keys() if library.runpath else set()
         # What the runtime's library needs is in the process before it: torch is imported first.
         if lost and path.name != LIBRARY:
             raise CondaError(
-                f"{path.name} has a RUNPATH, so that it would not find {min(lost)} in a conda "
-                "environment; take a base whose libraries have an RPATH (patchelf --force-rpath)"
+                f"{path.name} has a RUNPATH and would not find {min(lost)} in a conda "
+                "environment; use a base whose libraries have an RPATH (patchelf --force-rpath)"
             )
         sonames |= missing
         for versions in library.needed_versions.values():
@@ -98,7 +99,7 @@ def needs_of(site_packages: Path, architecture: str) -> Needs:
 
 
 def is_library_requirement(name: str) -> bool:
-    """Whether a PyPI project holds CUDA's libraries, which conda has under other names."""
+    """Whether a PyPI project contains CUDA libraries, which have other names in conda."""
     name = canonicalize_name(name)
     return name == _TOOLKIT or name.startswith("nvidia-")
 
@@ -108,10 +109,10 @@ def library_specs(
 ) -> list[str]:
     """Conda specs for the libraries that a wheel needs, sorted.
 
-    ``requirements`` are the wheel's, markers already applied; ``cuda`` is such as "13.0".
+    ``requirements`` are those of the wheel whose markers apply. ``cuda`` is a version like "13.0".
 
     Raises:
-        CondaError: conda.toml does not know a library or a version.
+        CondaError: conda.toml does not contain a library or a version.
     """
     mapping = load_mapping()
     major = cuda.partition(".")[0]
@@ -123,8 +124,8 @@ def library_specs(
     for soname in sonames:
         if soname not in known:
             raise CondaError(
-                f"the wheel needs {soname}, and lmsbuild knows no conda package with it for CUDA "
-                f"{cuda}; add it to lmsbuild/data/conda.toml, or bundle it (auditwheel repair)"
+                f"the wheel needs {soname}, and lmsbuild/data/conda.toml has no package with it "
+                f"for CUDA {cuda}; add one, or bundle the library (auditwheel repair)"
             )
         if known[soname]:
             packages.add(known[soname])
@@ -141,7 +142,7 @@ def library_specs(
 def _versions(
     requirements: Iterable[Requirement], toolkit: Mapping[str, Any], cuda: str
 ) -> dict[str, Version | None]:
-    """The version of each CUDA package that METADATA asks for; None when it names none."""
+    """The version of each CUDA package that METADATA requires; None if it gives no version."""
     found: dict[str, Version | None] = {}
     for requirement in requirements:
         name = canonicalize_name(requirement.name)
@@ -151,14 +152,14 @@ def _versions(
                 if extra not in toolkit["extras"] or extra not in release:
                     raise CondaError(
                         f"the wheel requires {_TOOLKIT}[{extra}], which lmsbuild/data/conda.toml "
-                        f"does not know for {requirement.specifier}; add it there"
+                        f"does not have for {requirement.specifier}; add it there"
                     )
                 found[toolkit["extras"][extra]] = Version(release[extra])
         elif is_library_requirement(name):
             plain = re.sub(r"-cu\d+$", "", name)
             if plain not in toolkit.get("distributions", {}):
                 raise CondaError(
-                    f"the wheel requires {name}, which lmsbuild/data/conda.toml does not know for "
+                    f"the wheel requires {name}, which lmsbuild/data/conda.toml does not have for "
                     f"CUDA {cuda}; add it there"
                 )
             found[toolkit["distributions"][plain]] = _lower_bound(requirement)

@@ -1,4 +1,4 @@
-"""What a conda package says about itself, from what its wheel says."""
+"""The metadata of a conda package, from the metadata of its wheel."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _HOME = "https://pytorch.org"
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """A conda package's metadata, but for what the recipes themselves say.
+    """The metadata of a conda package that the recipes do not contain.
 
     Attributes:
         name, version, build_number, build_string: its identity.
         subdir: such as "linux-64".
         python: such as "3.12".
         depends, constrains: match specs, sorted.
-        license, summary, home: for people.
-        timestamp: seconds since 1970, the wheel's own date: not when the package was made.
+        license, summary, home: as in the wheel's METADATA.
+        timestamp: the wheel's date, in seconds since 1970. It is not the time of the build.
     """
 
     name: str
@@ -72,12 +72,12 @@ class Metadata:
 
 
 def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None) -> Metadata:
-    """The metadata of an LMS wheel that is unpacked in ``staged``.
+    """The metadata for an LMS wheel that is unpacked in ``staged``.
 
-    ``build_number`` None takes the number of the LMS version ("+lms1").
+    If ``build_number`` is None, it is the number of the LMS version ("+lms1").
 
     Raises:
-        CondaError: the wheel has no LMS or no CUDA, or needs what conda.toml does not know.
+        CondaError: the wheel has no LMS or no CUDA, or needs something that is not in conda.toml.
         WrongPlatformError: conda has no packages for its architecture.
         DamagedWheelError: METADATA cannot be read.
     """
@@ -86,17 +86,17 @@ def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None)
     with integrity.open_wheel(wheel.path) as packed:
         members = packed.NameToInfo
         if FACE not in members:
-            raise CondaError(f"{name} has no LMS; make a wheel that has it with `lmsbuild wheel`")
+            raise CondaError(f"{name} has no LMS; build a wheel that has it with `lmsbuild wheel`")
         text = integrity.read_text(packed, VERSION_MEMBER) if VERSION_MEMBER in members else ""
         timestamp = _seconds(packed.getinfo(f"{wheel.dist_info}/METADATA"))
     cuda = assigned(text, "cuda")
     if not cuda or not re.fullmatch(r"\d+\.\d+", cuda):
-        raise CondaError(f"{name} is a torch without CUDA, where there is nothing to swap")
+        raise CondaError(f"{name} is a torch without CUDA; give the wheel of a CUDA build")
     fields, requirements = requirements_of(wheel)
     needs = needs_of(staged / site_packages(wheel.python), wheel.architecture)
     glibc = max(needs.glibc, promised_glibc(wheel.platform_tag))
     if not glibc:
-        raise CondaError(f"{name} has no shared library that needs glibc; it is no torch wheel")
+        raise CondaError(f"{name} has no shared library that needs glibc; it is not a torch wheel")
     number = _lms_number(wheel) if build_number is None else build_number
     python, after = wheel.python, _next_minor(wheel.python)
     depends = [
@@ -126,14 +126,14 @@ def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None)
 
 
 def promised_glibc(platform_tag: str) -> tuple[int, ...]:
-    """The glibc that a platform tag asks for; () when it names none (linux_ppc64le)."""
+    """The glibc version that a platform tag requires; () if it names none (linux_ppc64le)."""
     legacy = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
     found: list[tuple[int, ...]] = [
         (int(major), int(minor))
         for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", platform_tag)
     ]
     found += [glibc for name, glibc in legacy.items() if f"{name}_" in platform_tag]
-    # Several tags: each of them is true.
+    # If there are several tags, all of them apply.
     return min(found, default=())
 
 
@@ -141,7 +141,7 @@ def python_specs(requirements: Sequence[Requirement]) -> list[str]:
     """Conda specs for what a wheel requires besides CUDA's libraries.
 
     Raises:
-        CondaError: a version specifier has no counterpart.
+        CondaError: conda has no equivalent of a version specifier.
     """
     names = load_mapping()["names"]
     specs = []
@@ -155,7 +155,7 @@ def python_specs(requirements: Sequence[Requirement]) -> list[str]:
 
 
 def _conda_specifier(part: Specifier, name: str) -> str:
-    """One comparison of PEP 440 as conda writes it."""
+    """A version specifier (PEP 440) in conda's syntax."""
     version = part.version
     if part.operator == "==" and version.endswith(".*"):
         return version
@@ -165,7 +165,7 @@ def _conda_specifier(part: Specifier, name: str) -> str:
         upper = (*upper, 0) if len(upper) == 1 else upper
         return f">={version},<{'.'.join(map(str, upper))}a0"
     if part.operator == "===" or (part.operator == "!=" and version.endswith(".*")):
-        raise CondaError(f"the wheel requires {name}{part}, which conda cannot say")
+        raise CondaError(f"the wheel requires {name}{part}, which has no equivalent in conda")
     return f"{part.operator}{version}"
 
 

@@ -1,4 +1,4 @@
-"""Making a conda package of an LMS wheel, with the packager that is there."""
+"""Make a conda package from an LMS wheel, with conda-build or rattler-build."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity
 from lmsbuild.wheel.base import BaseWheel
 
-# zstd's: 19 makes PyTorch 2 % smaller and takes ten times as long.
+# zstd's level. 19 makes the package 2 % smaller and takes ten times as long.
 LEVEL = 9
 
 _LOCK_FILE = ".lmsbuild.lock"
 
 
 class Packager(str, enum.Enum):
-    """What makes the package."""
+    """The program that makes the package."""
 
     AUTO = "auto"
     CONDA_BUILD = "conda-build"
@@ -43,11 +43,11 @@ class PackageRequest:
 
     Attributes:
         wheel: an LMS wheel.
-        out: folder; the package goes to its subfolder of the platform.
-        packager: AUTO takes conda-build where it is installed.
-        build_number: None takes the one of the wheel's LMS version.
-        recipes: the recipes folder.
-        cache: folder for temporary files, 2 GB.
+        out: folder; the package is written to its subfolder for the platform.
+        packager: AUTO uses conda-build if it is installed, and rattler-build otherwise.
+        build_number: if None, the number of the wheel's LMS version.
+        recipes: folder of the recipes.
+        cache: folder for temporary files, about 2 GB.
     """
 
     wheel: Path
@@ -68,9 +68,11 @@ class PackageResult:
 
 
 def build_package(request: PackageRequest, report: Report) -> PackageResult:
-    """Make the conda package of a wheel in its out folder; on failure nothing is left there.
+    """Make a conda package from a wheel. On failure no file is left in the out folder.
 
-    Raises a subclass of LmsbuildError for each way to fail; OSError for the file system's.
+    Raises:
+        LmsbuildError: a subclass for each kind of failure.
+        OSError: a file cannot be read or written.
     """
     packager = choose(request.packager)
     with scratch(request.cache) as name:
@@ -90,9 +92,9 @@ def build_package(request: PackageRequest, report: Report) -> PackageResult:
 
 
 def write_recipe(request: PackageRequest, folder: Path, report: Report) -> Metadata:
-    """Write recipes and files into a new folder, for a packager that is run by hand.
+    """Write the recipes and the files into a new folder, for running a packager by hand.
 
-    Raises TargetExistsError, and as build_package.
+    Raises TargetExistsError if the folder is not empty, and otherwise as build_package.
     """
     if folder.exists() and any(folder.iterdir()):
         raise TargetExistsError(f"{folder} is not empty; name a new folder")
@@ -121,7 +123,7 @@ def prepare(request: PackageRequest, folder: Path, report: Report) -> Metadata:
 
 
 def choose(packager: Packager) -> Packager:
-    """The packager to use. Raises PackagerError when it is not installed."""
+    """The packager to use. Raises PackagerError if it is not installed."""
     if packager is Packager.AUTO:
         packager = Packager.CONDA_BUILD if shutil.which("conda-build") else Packager.RATTLER_BUILD
     if packager is Packager.CONDA_BUILD and not shutil.which("conda-build"):
@@ -134,7 +136,7 @@ def choose(packager: Packager) -> Packager:
 
 
 def render(folder: Path, subdir: str) -> Any:
-    """recipe.yaml as rattler-build itself reads it: its Stage1Recipe. Raises PackagerError."""
+    """recipe.yaml, rendered by rattler-build (a Stage1Recipe). Raises PackagerError."""
     rattler = extra.require("rattler_build")
     platform = rattler.PlatformConfig(target_platform=subdir)
     try:
@@ -149,7 +151,10 @@ def render(folder: Path, subdir: str) -> Any:
 
 
 def _checked(wheel: BaseWheel, report: Report) -> int:
-    """Raise DamagedWheelError unless RECORD is true; the unpacked size."""
+    """Check the wheel against its RECORD. Returns the unpacked size in bytes.
+
+    Raises DamagedWheelError.
+    """
     with integrity.open_wheel(wheel.path) as packed:
         total = sum(info.file_size for info in packed.infolist())
     problems = integrity.record_problems(wheel.path, counter("check", total, report))
@@ -162,8 +167,10 @@ def _checked(wheel: BaseWheel, report: Report) -> int:
 
 
 def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
-    """Assembled from the rendered recipe, not built by its script: that takes the clock's time and
-    leaves log files in the package, so that no two builds would be the same."""
+    """Assemble the package from the rendered recipe.
+
+    A build would add the current time and its log files, and no two results would be identical.
+    """
     rattler = extra.require("rattler_build")
     rendered = render(folder, metadata.subdir)
     build, about = rendered.build.to_dict(), rendered.about
@@ -183,7 +190,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
             license=about.license,
             summary=about.summary,
             compression_level=LEVEL,
-            # What is compressed in how many parts shall not depend on the machine.
+            # The number of threads determines the compressed bytes.
             compression_threads=1,
             detect_prefix=False,
             timestamp=datetime.datetime.fromtimestamp(metadata.timestamp, datetime.timezone.utc),
@@ -201,20 +208,20 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
 
 
 def _with_conda_build(folder: Path, metadata: Metadata, out: Path) -> Path:
-    # The file: the folder has rattler-build's recipe, too.
+    # Name the file, because the folder also contains the recipe of rattler-build.
     command = ["conda-build", str(folder / recipe.CONDA_BUILD), "--output-folder", str(out)]
     command += ["--croot", str(out / "work"), "--package-format", "2", "--no-test"]
     command += ["--no-anaconda-upload", "--override-channels", "--no-include-recipe"]
-    # By default 19, which takes many minutes; what it makes is compressed again below.
+    # The default, 19, takes many minutes, and the package is compressed again below.
     command += ["--zstd-compression-level", "1"]
-    # Its sets of files are written in the order of their hashes.
+    # conda-build writes sets of files in the order of their hashes.
     environment = {**os.environ, "CONDA_SUBDIR": metadata.subdir, "PYTHONHASHSEED": "0"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     found = sorted((out / metadata.subdir).glob(f"{metadata.stem}{package_file.ENDING}"))
     if result.returncode or not found:
         lines = [line for line in (result.stderr or result.stdout).splitlines() if line.strip()]
         raise PackagerError(
-            f"conda-build failed: {(lines or ['it made no package'])[-1].strip()[:200]}",
+            f"conda-build failed: {(lines or ['it wrote no package'])[-1].strip()[:200]}",
             detail=result.stdout + result.stderr,
         )
     package_file.normalize(found[0], metadata.timestamp, LEVEL)

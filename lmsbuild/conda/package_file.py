@@ -29,7 +29,7 @@ def read_index(package: Path) -> dict[str, Any]:
     """info/index.json of a .conda file.
 
     Raises:
-        ChannelError: it is no readable .conda file.
+        ChannelError: it is not a readable .conda file.
         PackagerError: zstandard is not installed.
     """
     try:
@@ -38,19 +38,19 @@ def read_index(package: Path) -> dict[str, Any]:
         with tarfile.open(fileobj=io.BytesIO(text)) as tar:
             member = tar.extractfile(_INDEX)
             if member is None:
-                raise ChannelError(f"{package.name} has no {_INDEX}; it is no conda package")
+                raise ChannelError(f"{package.name} has no {_INDEX}; it is not a conda package")
             index = json.load(member)
     except (zipfile.BadZipFile, tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise ChannelError(
             f"{package.name} is not a readable {ENDING} file ({error}); build or fetch it again"
         ) from error
     if not isinstance(index, dict):
-        raise ChannelError(f"{package.name}: {_INDEX} is no object; build it again")
+        raise ChannelError(f"{package.name}: {_INDEX} is not a JSON object; build it again")
     return index
 
 
 def edit_index(package: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change info/index.json in place; the same input gives the same bytes.
+    """Edit info/index.json in place. The same input gives the same bytes.
 
     Raises as read_index; OSError.
     """
@@ -71,11 +71,11 @@ def edit_index(package: Path, edit: Callable[[dict[str, Any]], None]) -> None:
 
 
 def normalize(package: Path, timestamp: int, level: int) -> None:
-    """Make a package that conda-build made one that depends on its content alone, in place.
+    """Rewrite a package of conda-build in place, so that the same files give the same bytes.
 
-    Owners, dates, modes (0755 or 0644) and ``timestamp`` (seconds) become those that
-    `lmsbuild conda` gives, and the machine that built it is not described any more. ``level`` is
-    the files' compression. Raises as read_index; OSError.
+    Owners, dates and modes (0755 or 0644) are set to fixed values, the timestamp to ``timestamp``
+    (seconds since 1970), and the description of the machine is removed. ``level`` is the level of
+    zstd for the files. Raises as read_index, and OSError.
     """
     try:
         with (
@@ -99,7 +99,7 @@ def normalize(package: Path, timestamp: int, level: int) -> None:
 
 
 def _plain(name: str, data: bytes, timestamp: int) -> bytes | None:
-    """A metadata file without time and machine; None for one that says nothing else."""
+    """A metadata file without the time and the machine; None if it contains nothing else."""
     if name in ("info/git", "info/hash_input.json"):
         return None
     if name not in (_INDEX, "info/about.json"):

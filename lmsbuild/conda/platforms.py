@@ -1,4 +1,4 @@
-"""Conda's names for what PyTorch runs on."""
+"""Conda's names of the platforms that PyTorch runs on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ NOARCH = "noarch"
 
 
 def subdir_of(architecture: str) -> str:
-    """Such as "linux-64" for "x86_64". Raises WrongPlatformError."""
+    """conda's subdir of an architecture, such as "linux-64" for "x86_64".
+
+    Raises WrongPlatformError.
+    """
     if architecture not in SUBDIRS:
         raise WrongPlatformError(
             f"there are no conda packages for {architecture or 'this platform'}, only for "

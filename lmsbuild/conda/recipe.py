@@ -1,4 +1,4 @@
-"""The recipes of a package: what conda-build and rattler-build make it from."""
+"""The recipes of a package, for conda-build and for rattler-build."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DATA = "package.json"
 
 
 def write_recipes(metadata: Metadata, templates: Path, into: Path) -> None:
-    """Write both recipes of a package into a folder that has its files in ``stage``.
+    """Write both recipes of a package into a folder that contains its files in ``stage``.
 
-    ``templates`` holds meta.yaml, which goes there as it is, because conda-build reads the
-    metadata from package.json itself, and recipe.yaml, which is filled in.
+    ``templates`` contains meta.yaml and recipe.yaml. meta.yaml is copied, because it lets
+    conda-build read the metadata from package.json. recipe.yaml is a template.
 
     Raises:
         PackagerError: jinja2 is not installed.

@@ -1,4 +1,4 @@
-"""Serving a channel to one's own network, read-only."""
+"""A read-only HTTP server for a channel, for use in a local network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES = {".json": "application/json", ".zst": "application/zstd"}
 class Server(http.server.ThreadingHTTPServer):
     """Serves one channel: its indexes, and the packages that they describe.
 
-    Each answer is checked: what changed since it was indexed is not served.
+    A file that has changed since it was indexed is not served.
     """
 
     daemon_threads = True
@@ -35,13 +35,16 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(address, Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing of clients that went away, which solvers do."""
+        """Ignore clients that close the connection, as solvers do."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def file_of(self, path: str) -> tuple[IO[bytes] | None, str]:
-        """What a request's path names, opened; or None, and why it is not served ("" when there is
-        no such file). No part of the path is ever looked up in the file system: it is compared."""
+        """Open the file that a request's path names.
+
+        If it is not served, returns None and the reason ("" if there is no such file). The path is
+        only compared with the known names, and never used to open a file.
+        """
         parts = path.split("?", 1)[0].split("/")
         if len(parts) != 3 or parts[0] or parts[1] not in ALL_SUBDIRS:
             return None, ""
@@ -50,7 +53,7 @@ class Server(http.server.ThreadingHTTPServer):
             try:
                 if name not in (*_INDEXES, *self.channel.described(subdir)):
                     return None, ""
-                # Opened before it is checked: what is replaced afterwards is another file.
+                # Open it before checking it, because it can be replaced afterwards.
                 stream = (self.channel.folder / subdir / name).open("rb")
                 stale = [p for p in self.channel.problems((subdir,)) if name in (p.file, *_INDEXES)]
             except FileNotFoundError:
@@ -59,7 +62,7 @@ class Server(http.server.ThreadingHTTPServer):
                 return None, str(error)
         if stale:
             stream.close()
-            return None, f"{stale[0]}; the channel has to be indexed again"
+            return None, f"{stale[0]}; index the channel again"
         return stream, ""
 
 
@@ -69,7 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "lmsbuild"
     sys_version = ""
-    timeout = 60  # seconds that a silent client may keep a thread
+    timeout = 60  # seconds until an idle client is disconnected
 
     def do_GET(self) -> None:
         stream = self._begin()
@@ -102,5 +105,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         line = f"{self.address_string()} {format % args}"
-        # A client's bytes do not get to the terminal as they are.
+        # A client could send control characters.
         cast(Server, self.server).say("".join(c if c.isprintable() else "?" for c in line))

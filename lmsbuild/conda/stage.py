@@ -1,4 +1,4 @@
-"""The files of a conda package, laid out as they will lie in an environment."""
+"""The files of a conda package, in the layout of an installed environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmsbuild.wheel.base import BaseWheel
 
 INSTALLER = b"conda"  # as conda-build writes it
 
-# Written anew, or worthless once RECORD is.
+# Files that are written anew, or are invalid with a new RECORD.
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json")
 
 # Finds the interpreter beside itself, so that no path has to be replaced at installation.
@@ -37,19 +37,20 @@ if __name__ == "__main__":
 
 
 def site_packages(python: str) -> str:
-    """Where conda's python of a version ("3.12") has its modules, from the prefix."""
+    """The path of site-packages in a conda environment, for a Python version like "3.12"."""
     return f"lib/python{python}/site-packages"
 
 
 def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = None) -> None:
-    """Unpack a wheel into ``into``, a new folder, as `pip install --prefix` would.
+    """Unpack a wheel into the new folder ``into``, as `pip install --prefix` would.
 
-    Every file is the wheel's, but for its dist-info: INSTALLER names conda; METADATA does not
-    require NVIDIA's wheels, which pip would otherwise fetch beside conda's libraries; RECORD says
-    so. Scripts go to bin. Modes are 0755 or 0644. ``advance`` is told unpacked bytes.
+    The files are those of the wheel, except for three in dist-info: INSTALLER contains "conda",
+    METADATA does not require NVIDIA's wheels (pip would install them in addition to conda's
+    libraries), and RECORD is updated. Scripts are written to bin. Modes are 0755 or 0644.
+    ``advance`` is called with the number of bytes that were unpacked.
 
     Raises:
-        CondaError: the wheel has files for other places than site-packages.
+        CondaError: the wheel has files for folders other than site-packages.
         DamagedWheelError, UnsafeMemberError: as integrity.open_wheel.
     """
     site = into / site_packages(wheel.python)
@@ -71,7 +72,7 @@ def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = 
 
     put(f"{wheel.dist_info}/METADATA", without_libraries(metadata).encode("utf-8"))
     put(f"{wheel.dist_info}/INSTALLER", INSTALLER)
-    (into / "bin").mkdir()  # the recipes copy it, also when it is empty
+    (into / "bin").mkdir()  # the recipes copy it, even if it is empty
     for name, text in scripts.items():
         (into / "bin" / name).write_text(text, encoding="utf-8")
         (into / "bin" / name).chmod(0o755)
@@ -83,11 +84,13 @@ def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = 
 
 
 def requirements_of(wheel: BaseWheel) -> tuple[dict[str, str], list[Requirement]]:
-    """A wheel's METADATA: the fields License, License-Expression, Summary, Home-page; and what it
-    requires on its own platform and Python, without extras.
+    """The fields and the requirements in the METADATA of a wheel.
+
+    The fields are License, License-Expression, Summary and Home-page. The requirements are those
+    for the wheel's own platform and Python, without extras.
 
     Raises:
-        DamagedWheelError: a requirement cannot be read.
+        DamagedWheelError: a requirement cannot be parsed.
     """
     with integrity.open_wheel(wheel.path) as packed:
         header = HeaderParser().parsestr(integrity.read_text(packed, f"{wheel.dist_info}/METADATA"))
@@ -117,7 +120,7 @@ def requirements_of(wheel: BaseWheel) -> tuple[dict[str, str], list[Requirement]
 
 
 def without_libraries(metadata: str) -> str:
-    """METADATA without the requirements that conda's packages of CUDA's libraries meet."""
+    """METADATA without the requirements that are CUDA libraries, which are conda packages here."""
     # Only the header, which ends at the first empty line: the description is free text.
     header, separator, description = metadata.partition("\n\n")
     lines = [line for line in header.split("\n") if not _requires_library(line)]
@@ -135,7 +138,7 @@ def _requires_library(line: str) -> bool:
 
 
 def console_scripts(text: str, wheel: str) -> dict[str, str]:
-    """The scripts of entry_points.txt, by name. Raises DamagedWheelError."""
+    """The text of each script in entry_points.txt, by name. Raises DamagedWheelError."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     try:
@@ -145,7 +148,7 @@ def console_scripts(text: str, wheel: str) -> dict[str, str]:
         for name, reference in points.items():
             module, _, attribute = reference.partition("[")[0].strip().partition(":")
             if not attribute or zipcopy.unsafe_name(name) or "/" in name:
-                raise DamagedWheelError(f"{wheel}: entry_points.txt has no usable {name!r}")
+                raise DamagedWheelError(f"{wheel}: entry_points.txt has an invalid entry {name!r}")
             first = attribute.partition(".")[0]
             scripts[name] = _SCRIPT.format(module=module.strip(), first=first, name=attribute)
     except configparser.Error as error:
@@ -160,7 +163,7 @@ def _unpack(
     rows: dict[str, record.Row],
     advance: Callable[[int], None] | None,
 ) -> list[record.Row]:
-    """Unpack everything but what is written anew; the rows of what was unpacked."""
+    """Unpack the files that are not written anew. Returns their rows for RECORD."""
     written = []
     anew = {f"{wheel.dist_info}/{name}" for name in (*_DROPPED, "METADATA")}
     data = wheel.dist_info.removesuffix(".dist-info") + ".data/"
@@ -168,13 +171,13 @@ def _unpack(
         name = info.filename
         if name.startswith(data):
             raise CondaError(
-                f"{wheel.path.name} has {name}, outside of site-packages, which lmsbuild does not "
-                "place; take a wheel without a .data folder"
+                f"{wheel.path.name} has {name}, which is installed outside of site-packages; "
+                "use a wheel without a .data folder"
             )
         if info.is_dir() or name in anew:
             continue
         path = zipcopy.extract(packed, info, site)
-        # Not what the umask makes of it: two builds shall be the same.
+        # The umask must not make a difference.
         executable = info.external_attr >> 16 & stat.S_IXUSR
         path.chmod(0o755 if executable else 0o644)
         if name in rows:

@@ -1,4 +1,4 @@
-"""A grafted conda package, written: with new files, hashes and build string, else as it was."""
+"""Write a grafted conda package: the base with new files, hashes and a new build string."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from lmsbuild.wheel.request import require_space
 from lmsbuild.wheel.version import LOCAL_VERSION
 
 _PROVENANCE = f"info/{provenance.FILE_NAME}"
-_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest that zip can say
+_DATE = (1980, 1, 1, 0, 0, 0)  # the oldest date of the zip format
 # put(tar, component): writes the members below info/ (True), the others (False), or all (None)
 Put = Callable[[tarfile.TarFile, "bool | None"], None]
 
-_COMPRESSION = 9  # of zstandard: above it a package takes minutes, and gets hardly smaller
+_COMPRESSION = 9  # level of zstd; higher levels take minutes, and save little
 
 
 def build_string(index: Mapping[str, Any]) -> str:
-    """The build string of the LMS package of a package: "py312_0" gives "py312_0_lms1"."""
+    """The build string of a grafted package: "py312_0" becomes "py312_0_lms1"."""
     return f"{index['build']}_{LOCAL_VERSION}"
 
 
@@ -44,9 +44,10 @@ def write_package(
     out: Path,
     report: Report,
 ) -> Path:
-    """Write the grafted package, first under another name. The same inputs give the same bytes.
+    """Write the grafted package to a temporary file, and rename it.
 
-    ``changes`` are files by path; None is for one that is left out. Raises NoSpaceError, OSError.
+    ``changes`` are the new contents of files by path; None removes a file. The same inputs give the
+    same bytes. Raises NoSpaceError, OSError.
     """
     size = base.path.stat().st_size + sum(len(data) for data in changes.values() if data)
     require_space(out, size)
@@ -70,7 +71,7 @@ def _info(
     index: Mapping[str, Any],
     origin: Provenance,
 ) -> dict[str, bytes | None]:
-    """The files below info/ that say what is in the package."""
+    """The files below info/ that describe the package's content."""
     document = json.loads((base.folder / PATHS).read_bytes())
     rows = {row["_path"]: row for row in document["paths"]}
     for name, data in changes.items():
@@ -95,7 +96,7 @@ def _put(
     component: bool | None,
     advance: condabase.Advance,
 ) -> None:
-    """Write the members of a component: those below info/, the others, or with None all."""
+    """Write the members below info/ (True), the others (False), or all (None)."""
 
     def belongs(name: str) -> bool:
         return component is None or name.startswith("info/") == component
@@ -125,7 +126,7 @@ def _put(
 
 
 def _add(tar: tarfile.TarFile, member: tarfile.TarInfo, data: bytes) -> None:
-    # A hard link or the like becomes a file of its own.
+    # A new TarInfo, because the member can be a hard link.
     changed = tarfile.TarInfo(member.name)
     changed.mtime, changed.mode = member.mtime, member.mode
     changed.size = len(data)

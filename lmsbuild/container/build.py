@@ -1,4 +1,4 @@
-"""A wheel with LMS from PyTorch's sources, built by cibuildwheel in a manylinux container."""
+"""Build a wheel with LMS from PyTorch's sources, with cibuildwheel in a manylinux container."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from lmsbuild.wheel.base import LIBRARY_MEMBER
 from lmsbuild.wheel.version import lms_version
 
 DATA = "source.toml"
-# Libraries that are there where the wheel is used: CUDA's, and the driver's.
+# Libraries that are not put into the wheel: CUDA's, and the driver's.
 _FOREIGN = ("libcu*", "libnv*", "libnccl*")
-_PASSED = ("MAX_JOBS", "TORCH_CUDA_ARCH_LIST")  # variables of PyTorch's build that users set
+_PASSED = ("MAX_JOBS", "TORCH_CUDA_ARCH_LIST")  # variables of PyTorch's build that the user may set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +48,16 @@ class BuildRequest:
     Attributes:
         tag: the release.
         architecture: such as "ppc64le".
-        python: such as "3.12"; None takes the running one, or the release's newest.
-        source: URL, local repository, checkout or tarball; None clones ``upstream_url``.
-        into: the checkout to make.
+        python: such as "3.12". If None, the running one if the release supports it, otherwise the
+            newest of the release.
+        source: URL, local repository, checkout or tarball. If None, ``upstream_url`` is cloned.
+        into: folder of the new checkout.
         out: folder of the new wheel.
-        image: container image that has CUDA and a compiler already; None takes manylinux's and
-            installs them.
-        engine: a container engine, with arguments as cibuildwheel has them; None finds one.
-        patches: directory with runtime and hooks; None takes the project's own.
+        image: container image with CUDA and a compiler. If None, they are installed in the
+            manylinux image.
+        engine: container engine, optionally with arguments, in cibuildwheel's syntax. If None, the
+            first one that works.
+        patches: folder with the runtime and the hooks. If None, the project's own.
     """
 
     tag: Tag
@@ -77,13 +79,13 @@ class BuildPlan:
     Attributes:
         python: CPython version of the wheel.
         identifier: cibuildwheel's name for the wheel.
-        checkout: where the patched sources are, or will be.
-        engine: the container engine, None when none works here.
-        no_engine: why none does.
+        checkout: folder of the patched sources; it may not exist yet.
+        engine: the container engine, or None if none works on this machine.
+        no_engine: the reason why none works.
         image: the container's image.
         environment: variables in the container.
         config: cibuildwheel's configuration file.
-        estimate: how long it takes, as far as that is known.
+        estimate: how long the build takes, in words.
     """
 
     request: BuildRequest
@@ -99,7 +101,7 @@ class BuildPlan:
     estimate: str
 
     def document(self) -> dict[str, object]:
-        """The plan as JSON has it."""
+        """The plan as an object for JSON."""
         request = self.request
         return {
             "tag": request.tag.name,
@@ -119,7 +121,7 @@ class BuildPlan:
         }
 
     def lines(self) -> list[str]:
-        """The plan in words."""
+        """The plan as lines of text."""
         request = self.request
         tag = request.tag
         command = [*self.builder.command(self.identifier, Path("CONFIG")), "--output-dir"]
@@ -139,11 +141,13 @@ class BuildPlan:
 
 
 def plan_build(request: BuildRequest) -> BuildPlan:
-    """What would be done; nothing is done yet, and nothing fetched.
+    """Plan a build. Nothing is built or downloaded.
 
     Raises:
-        WrongPythonError, WrongPlatformError: there is no such build of the release.
-        BuilderError, NoIdentifierError: cibuildwheel is missing, or cannot build this wheel.
+        WrongPythonError: the release does not support this version of Python.
+        WrongPlatformError: there is no CUDA of the release for this architecture.
+        BuilderError: cibuildwheel is not installed, or too old.
+        NoIdentifierError: cibuildwheel cannot build this wheel.
         BuildConfigError: the configuration, or the data that it is made from, is malformed.
     """
     data = load_data()
@@ -183,12 +187,12 @@ def plan_build(request: BuildRequest) -> BuildPlan:
 
 
 def build(plan: BuildPlan) -> Path:
-    """Patch the sources, build the wheel, and put it into the request's folder.
+    """Patch the sources, build the wheel, and move it to ``request.out``. Returns its path.
 
     Raises:
-        NoEngineError: no container engine works here.
-        SourceBuildError: the build failed, or what it would make lacks LMS.
-        LmsbuildError: as apply.
+        NoEngineError: no container engine works on this machine.
+        SourceBuildError: the build failed, or its wheel has no LMS.
+        LmsbuildError: as apply().
     """
     request = plan.request
     if plan.engine is None:
@@ -204,7 +208,7 @@ def build(plan: BuildPlan) -> Path:
         hook, reason = outcome.left_out[0]
         raise SourceBuildError(
             f"{hook} is left out of {outcome.directory}: {reason}; a wheel that is built there"
-            " would lack LMS"
+            " would have no LMS"
         )
     if (outcome.directory / ".gitmodules").is_file():
         console.say("fetching the submodules")
@@ -222,7 +226,7 @@ def build(plan: BuildPlan) -> Path:
 
 
 def load_data() -> dict[str, Any]:
-    """What is known of builds from source. Raises BuildConfigError."""
+    """The content of source.toml. Raises BuildConfigError."""
     import jsonschema
 
     try:
@@ -239,25 +243,23 @@ def _require_cuda(request: BuildRequest, data: Mapping[str, Any]) -> None:
     tag, architecture = request.tag, request.architecture
     if architecture not in architectures():
         known = ", ".join(architectures())
-        raise WrongPlatformError(
-            f"there is no CUDA for {architecture} in containers; choose one of {known}"
-        )
+        raise WrongPlatformError(f"there is no CUDA for {architecture}; choose one of {known}")
     last = data["last_cuda"].get(architecture)
     if last and Version(tag.cuda) > Version(last):
         raise WrongPlatformError(
-            f"{tag.name} is built with CUDA {tag.cuda}, and CUDA ended on {architecture} with"
+            f"{tag.name} is built with CUDA {tag.cuda}, and the last CUDA for {architecture} is"
             f" {last}; choose an older release: lmsbuild tags"
         )
     if request.image is not None:
-        return  # which has its own
+        return  # the image has CUDA
     if Version(tag.cuda) < Version(data["first_cuda"]):
         raise WrongPlatformError(
-            f"{tag.name} is built with CUDA {tag.cuda}, and the container's packages begin with"
-            f" {data['first_cuda']}; give one that has it with --image"
+            f"{tag.name} is built with CUDA {tag.cuda}, and NVIDIA's packages begin with"
+            f" {data['first_cuda']}; name an image that has it with --image"
         )
     if tag.cuda not in data["gcc"]:
         raise BuildConfigError(
-            f"data/{DATA} names no compiler for CUDA {tag.cuda}; add it below [gcc]"
+            f"data/{DATA} has no compiler for CUDA {tag.cuda}; add one under [gcc]"
         )
 
 
@@ -270,7 +272,7 @@ def _advice(python: str, data: Mapping[str, Any]) -> str:
     for row in data["cibuildwheel"]:
         if Version(python) >= Version(row["oldest_python"]):
             return f"run: pip install '{row['requirement']}'"
-    return f"none does for CPython {python}; choose a newer one with --python"
+    return f"no version of it builds for CPython {python}; choose a newer one with --python"
 
 
 def _checkout(request: BuildRequest) -> Path:
@@ -290,10 +292,10 @@ def _settings(
     settings: dict[str, str | list[str]] = {
         f"manylinux-{architecture}-image": request.image or data["image"],
         "before-build": f"pip install {packages} && pip install -r {{project}}/requirements.txt",
-        # What a build needs is what its release names, and not what pip finds in isolation.
+        # The requirements are those of the release, and not what pip installs in isolation.
         "build-frontend": "pip; args: --no-build-isolation",
         "environment-pass": list(_PASSED),
-        # PyTorch's own libraries keep their names: LMS looks for them.
+        # PyTorch's own libraries keep their names, because LMS looks for them.
         "repair-wheel-command": f"auditwheel repair {exclude} -w {{dest_dir}} {{wheel}}",
         "test-command": "",
     }
@@ -339,18 +341,18 @@ def _estimate(tag: Tag, architecture: str, data: Mapping[str, Any]) -> str:
     for row in data["estimate"]:
         if (row["cuda"], row["architecture"]) == (tag.cuda, architecture):
             if is_emulated(architecture):
-                return f"none known for an emulated processor; otherwise {row['source']}"
+                return f"unknown for an emulated processor; otherwise {row['source']}"
             cores = os.cpu_count() or 1
             low, high = (hours / cores for hours in row["core_hours"])
             return f"about {low:.1f} to {high:.1f} h on {cores} cores ({row['source']})"
-    return "no estimate is known"
+    return "unknown"
 
 
 def _require_lms(wheel: Path, tag: Tag) -> None:
-    """The runtime is in the wheel, where it is a library of its own."""
+    """Raise SourceBuildError if a wheel that should contain the runtime's library does not."""
     if "graft" in tag.strategies:
         with zipfile.ZipFile(wheel) as archive:
             if LIBRARY_MEMBER not in archive.NameToInfo:
                 raise SourceBuildError(
-                    f"{wheel.name} was built without LMS; look for USE_LMS in CMake's words above"
+                    f"{wheel.name} was built without LMS; look for USE_LMS in CMake's output above"
                 )

@@ -1,7 +1,7 @@
-"""cibuildwheel, which builds a project's wheels in containers: asked, checked and run.
+"""Run cibuildwheel, which builds wheels in containers.
 
-It has no interface but its command line. What it knows as data (its configuration's schema, its
-images) lies in its package.
+Its only interface is the command line. The schema of its configuration and its list of images are
+data files of its package.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Builder:
     resources: Path
 
     def check_config(self, text: str) -> None:
-        """Compare a configuration with cibuildwheel's own schema. Raises BuildConfigError."""
+        """Validate a configuration with cibuildwheel's own schema. Raises BuildConfigError."""
         import jsonschema
 
         table = tomllib.loads(text)["tool"]["cibuildwheel"]
@@ -48,23 +48,23 @@ class Builder:
         )
         if violation is not None:
             raise BuildConfigError(
-                f"cibuildwheel {self.version} does not take the configuration that lmsbuild makes:"
+                f"cibuildwheel {self.version} does not accept lmsbuild's configuration:"
                 f" {violation.json_path}: {violation.message}"
             )
 
     def image(self, name: str, architecture: str) -> str:
-        """The container image that a name such as "manylinux_2_28" means; else the name itself."""
+        """The image that cibuildwheel uses for a name like "manylinux_2_28", otherwise the name."""
         pinned = configparser.ConfigParser(inline_comment_prefixes=("#",))
         pinned.read(self.resources / "pinned_docker_images.cfg", encoding="utf-8")
         return pinned.get(architecture, name, fallback=name)
 
     def require(self, identifier: str, config: str, advice: str) -> None:
-        """Make sure that the configuration builds exactly one wheel, this one.
+        """Check that the configuration builds exactly this wheel.
 
-        cibuildwheel itself is content to build none. ``advice`` ends the message.
+        cibuildwheel itself reports no error if it builds none. ``advice`` ends the error message.
 
         Raises:
-            NoIdentifierError: it builds no such wheel.
+            NoIdentifierError: it would build no wheel, or another one.
         """
         with tempfile.TemporaryDirectory(prefix="lmsbuild-") as name:
             project = Path(name)
@@ -82,12 +82,12 @@ class Builder:
             )
         if done.stdout.split() != [identifier]:
             raise NoIdentifierError(
-                f"cibuildwheel {self.version} builds no {identifier}; {advice}",
+                f"cibuildwheel {self.version} cannot build {identifier}; {advice}",
                 detail=done.stdout + done.stderr,
             )
 
     def command(self, identifier: str, config: Path) -> list[str]:
-        """What runs it for one wheel."""
+        """The command line that builds one wheel."""
         return [
             *(sys.executable, "-m", _MODULE),
             *("--only", identifier),
@@ -95,10 +95,10 @@ class Builder:
         ]
 
     def build(self, identifier: str, config: Path, project: Path, out: Path) -> Path:
-        """Build a project's one wheel; what is said goes to standard error.
+        """Build one wheel of a project. cibuildwheel's output goes to standard error.
 
         Raises:
-            SourceBuildError: it did not come to a wheel.
+            SourceBuildError: it failed, or wrote no wheel.
         """
         before = {path: path.stat().st_mtime_ns for path in out.glob("*.whl")}
         done = subprocess.run(
@@ -110,26 +110,26 @@ class Builder:
         made = [path for path in out.glob("*.whl") if before.get(path) != path.stat().st_mtime_ns]
         if done.returncode or len(made) != 1:
             raise SourceBuildError(
-                f"cibuildwheel made no wheel of {project} (it says {done.returncode}); what it"
-                " printed above says why"
+                f"cibuildwheel built no wheel of {project} (exit code {done.returncode}); the"
+                " reason is in its output above"
             )
         return made[0]
 
 
 def find_builder(advice: str) -> Builder:
-    """The cibuildwheel of this Python. Raises BuilderError; ``advice`` says what to install."""
+    """The cibuildwheel of this Python. Raises BuilderError, whose message ends with ``advice``."""
     spec = importlib.util.find_spec(_MODULE)
     if spec is None or not spec.submodule_search_locations:
-        raise BuilderError(f"cibuildwheel is not installed beside lmsbuild; {advice}")
+        raise BuilderError(f"cibuildwheel is not installed; {advice}")
     resources = Path(spec.submodule_search_locations[0]) / "resources"
     if not (resources / "cibuildwheel.schema.json").is_file():
-        raise BuilderError(f"this cibuildwheel does not describe its configuration; {advice}")
+        raise BuilderError(f"this cibuildwheel has no schema of its configuration; {advice}")
     return Builder(version=importlib.metadata.version(_MODULE), resources=resources)
 
 
 def config_text(settings: Mapping[str, str | list[str]], environment: Mapping[str, str]) -> str:
     """A configuration file for a build on Linux."""
-    # Strings and lists of strings in JSON are TOML, too.
+    # In JSON, strings and lists of strings are written as in TOML.
     lines = ["[tool.cibuildwheel]"]
     lines += [f"{key} = {_toml(value)}" for key, value in settings.items()]
     lines += ["", "[tool.cibuildwheel.linux.environment]"]
@@ -142,5 +142,5 @@ def _toml(value: Any) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Without CIBW_ variables: they would go before the configuration that was checked."""
+    """Without CIBW_ variables, which would override the configuration that was checked."""
     return {key: value for key, value in os.environ.items() if not key.startswith("CIBW_")}

@@ -1,4 +1,4 @@
-"""The container engine of this machine, and what architectures it runs."""
+"""The container engine of this machine, and the architectures that it runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from lmsbuild.errors import NoEngineError
 
-ENGINES = ("docker", "podman")  # cibuildwheel's names for those that it drives
+ENGINES = ("docker", "podman")  # as cibuildwheel calls them
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
-_SECONDS = 60  # for an engine to say something
+_SECONDS = 60  # until an engine has to answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,22 +20,22 @@ class Engine:
     """A container engine that answers.
 
     Attributes:
-        name: as cibuildwheel calls it.
+        name: its name in cibuildwheel's configuration.
     """
 
     name: str
 
 
 def find_engine(architecture: str, binfmt: Path = _BINFMT) -> Engine:
-    """The first engine that works here, for containers of an architecture.
+    """The first engine that works, for containers of an architecture.
 
     Raises:
-        NoEngineError: there is none, or the kernel does not run such programs.
+        NoEngineError: none works, or the kernel does not run programs of this architecture.
     """
     said = []
     for name in ENGINES:
         if shutil.which(name) is None:
-            said.append(f"there is no {name}")
+            said.append(f"{name} is not installed")
             continue
         try:
             done = subprocess.run([name, "info"], capture_output=True, text=True, timeout=_SECONDS)
@@ -48,20 +48,19 @@ def find_engine(architecture: str, binfmt: Path = _BINFMT) -> Engine:
         lines = (done.stderr or done.stdout).strip().splitlines()
         said.append(f"{name} says {lines[-1].strip() if lines else done.returncode}")
     raise NoEngineError(
-        f"a build from source needs a container engine, and none works here: {'; '.join(said)};"
+        f"a build from source needs a container engine, and none works: {'; '.join(said)};"
         " install podman, or start docker"
     )
 
 
 def is_emulated(architecture: str) -> bool:
-    """Whether this machine's processor is another one."""
+    """Whether this machine has another architecture."""
     return platform.machine() != architecture
 
 
 def _require_architecture(architecture: str, binfmt: Path) -> None:
     if is_emulated(architecture) and not (binfmt / f"qemu-{architecture}").exists():
         raise NoEngineError(
-            f"this {platform.machine()} machine does not run {architecture} containers; build on"
-            f" one that is {architecture}, or let qemu emulate it (Debian: apt install"
-            " qemu-user-static)"
+            f"this machine ({platform.machine()}) does not run {architecture} containers; build on"
+            f" an {architecture} machine, or install qemu (Debian: apt install qemu-user-static)"
         )

@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What the library is made from.
+    """The inputs of the library.
 
     Attributes:
         torch: the torch package folder, with include/ and lib/.
@@ -53,7 +53,7 @@ class Inputs:
 
 
 def sources(runtime: Path) -> list[Path]:
-    """The runtime's C++ files, sorted. Raises SeriesError when there is none."""
+    """The runtime's C++ files, sorted. Raises SeriesError if there are none."""
     root = runtime / RUNTIME_SOURCES
     seam = runtime / SEAM_SOURCES
     found = sorted(file for file in root.rglob("*.cpp") if seam not in file.parents)
@@ -63,7 +63,7 @@ def sources(runtime: Path) -> list[Path]:
 
 
 def flags(tag: Tag) -> list[str]:
-    """Compiler flags that decide the result, without the paths of this machine."""
+    """Compiler flags that determine the result, without the paths of this machine."""
     chosen = [
         f"-std=c++{tag.cxx_standard}",
         "-O2",
@@ -127,7 +127,10 @@ def build_seam(
     policy: ManylinuxPolicy | None,
     log: Path,
 ) -> Path | None:
-    """Compile and link ``folder``/libtorch_lms_seam.so where the runtime has one, as the above."""
+    """Compile and link ``folder``/libtorch_lms_seam.so, if the runtime has one.
+
+    See build_library for the arguments and the errors.
+    """
     files = sorted((inputs.runtime / SEAM_SOURCES).glob("*.cpp"))
     if not files:
         return None
@@ -224,7 +227,7 @@ def cxx11_abi_of(library: elf.Library) -> int:
     constructors = [name for name in library.exported if name.startswith("_ZN3c105ErrorC1E")]
     if not constructors:
         raise ForeignWheelError(
-            "libc10.so does not define c10::Error; this is no torch wheel that lmsbuild knows"
+            "libc10.so does not define c10::Error; this is not a torch wheel that lmsbuild knows"
         )
     return int(any("__cxx1112basic_string" in name for name in constructors))
 
@@ -234,7 +237,7 @@ def _check_abi(tag: Tag, torch: Path) -> None:
     if abi != tag.cxx11_abi:
         raise ForeignWheelError(
             f"this torch has C++ ABI {abi}, the official wheel of {tag.name} "
-            f"has {tag.cxx11_abi}; take the official wheel"
+            f"has {tag.cxx11_abi}; use the official wheel"
         )
 
 
@@ -243,7 +246,7 @@ def _include_flags(inputs: Inputs) -> list[str]:
     cuda = [folder for root in inputs.cuda for folder in sorted(root.glob("nvidia/*/include"))]
     if not any((folder / "cuda_runtime_api.h").exists() for folder in cuda):
         raise HeadersError(
-            "the CUDA header packages hold no cuda_runtime_api.h; "
+            "the CUDA header packages do not contain cuda_runtime_api.h; "
             "check header_packages in tags.toml"
         )
     folders = [
@@ -279,7 +282,7 @@ def _link_command(
     )
     if not cudart:
         raise HeadersError(
-            "the CUDA header packages hold no libcudart; check header_packages in tags.toml"
+            "the CUDA header packages do not contain libcudart; check header_packages in tags.toml"
         )
     runtime = link_stubs.for_machine(
         compiler.command, compiler.machine, cudart[0], library.parent / "stubs"
@@ -326,10 +329,10 @@ def _system_libraries(
 def _check_machine(path: Path, machine: str, policy: ManylinuxPolicy | None) -> None:
     library = elf.read(path)
     if library.machine != machine:
-        raise CompileError(f"the compiler made a library for {library.machine}, not {machine}")
+        raise CompileError(f"the compiler made a library for {library.machine}, not for {machine}")
     if policy and (too_new := manylinux.violations(library, policy)):
         raise CompileError(
-            f"the library asks for more than {policy.name} allows: {', '.join(too_new)}"
+            f"the library needs more than {policy.name} allows: {', '.join(too_new)}"
         )
 
 

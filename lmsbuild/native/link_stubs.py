@@ -46,7 +46,7 @@ def link_arguments(
         if real is None:
             if name in LIBRARIES:
                 raise CompileError(
-                    f"{compiler[0]} knows no {name}; install the C++ compiler's shared libraries"
+                    f"{compiler[0]} finds no {name}; install the C++ compiler's shared libraries"
                 )
             continue
         stub = folder / name
@@ -73,10 +73,10 @@ def for_machine(compiler: Sequence[str], machine: str, library: Path, folder: Pa
 
 
 def newest_allowed(symbols: Iterable[elf.Symbol], limits: Limits) -> list[elf.Symbol]:
-    """Of each defined symbol the newest allowed version, sorted by name.
+    """The newest allowed version of each defined symbol, sorted by name.
 
-    Symbols without a version are kept. A symbol superseded in this machine's library (its
-    allowed version is not the default one) is kept too: that is the one to link to.
+    Symbols without a version are included. So are symbols whose newest allowed version is not the
+    default version of this machine's library.
     """
     best: dict[str, tuple[tuple[int, ...], elf.Symbol]] = {}
     for symbol in symbols:
@@ -121,7 +121,7 @@ def _assemble(
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise CompileError(
-            f"no link stub of {soname} could be made with {compiler[0]}",
+            f"{compiler[0]} cannot assemble a link stub of {soname}",
             detail=result.stderr,
         )
 
@@ -133,7 +133,7 @@ _TYPES = {"function": "%function", "object": "%object", "tls": "%tls_object"}
 def _assembly(symbols: Sequence[elf.Symbol]) -> str:
     lines = []
     for number, symbol in enumerate(symbols):
-        # A versioned symbol needs a label of its own name's shape; .symver gives it the name.
+        # A versioned symbol has a label of its own, and .symver gives it the name.
         label = f"lms_stub_{number}" if symbol.version else symbol.name
         size = max(symbol.size, 1) if symbol.kind != "function" else 1
         lines += [
@@ -153,6 +153,6 @@ def _version_script(symbols: Sequence[elf.Symbol]) -> str:
     versions = sorted({symbol.version for symbol in symbols if symbol.version})
     if not versions:
         return "{ global: *; };\n"
-    # The labels behind .symver must not be seen. An anonymous node may not stand beside named
-    # ones, so they are made local in a version of their own.
+    # The labels must not be exported. There cannot be an anonymous version beside named ones, so
+    # they are local symbols of a version of their own.
     return "".join(f"{v} {{ }};\n" for v in versions) + "LMS_STUB { local: *; };\n"

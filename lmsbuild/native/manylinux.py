@@ -1,4 +1,4 @@
-"""Manylinux policies: which symbol versions of the C and C++ libraries a system has."""
+"""Manylinux policies: the symbol versions of the C and C++ libraries that a system has."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ManylinuxPolicy:
 
 
 def modern_name(tag: str) -> str:
-    """The name that a policy has today: manylinux_2_17 of manylinux2014."""
+    """The current name of a policy: "manylinux_2_17" for "manylinux2014"."""
     return _LEGACY_NAMES.get(tag, tag)
 
 
 def policy_names() -> list[str]:
-    """Every policy there is, oldest first."""
+    """The names of all policies, oldest first."""
     return list(_policies())
 
 

@@ -15,7 +15,7 @@ from lmsbuild.errors import MissingCompilerError
 
 @dataclass(frozen=True, kw_only=True)
 class Compiler:
-    """A C++ compiler: its command, its own first line of --version, what it compiles for."""
+    """A C++ compiler: its command, the first line of --version, and the target architecture."""
 
     command: tuple[str, ...]
     version: str
@@ -25,8 +25,9 @@ class Compiler:
 def find_compiler(machine: str) -> Compiler:
     """The compiler for an architecture ("x86_64"), from CXX or PATH.
 
-    Raises WrongPlatformError for an architecture that lmsbuild does not know, and
-    MissingCompilerError, also when CXX compiles for another architecture.
+    Raises:
+        WrongPlatformError: lmsbuild does not know the architecture.
+        MissingCompilerError: there is no compiler, or CXX compiles for another architecture.
     """
     asked = os.environ.get("CXX")
     command = tuple(shlex.split(asked)) if asked else (_default_name(machine),)
@@ -53,7 +54,7 @@ def _default_name(machine: str) -> str:
 def _package(machine: str) -> str:
     if machine == platform.machine():
         return "g++"
-    # Debian's name, which most readers can translate.
+    # The name of the package in Debian.
     return architecture(machine).compiler_package
 
 

@@ -1,1 +1,1 @@
-"""A new tag from an old one: hooks merged, the registry entry, what changed in the interfaces."""
+"""Make a new tag from an old one: hooks, registry entry, and changes of the interfaces."""

@@ -1,7 +1,7 @@
-"""What a C++ header declares: enough of a parser to compare two versions of one header.
+"""A parser for the declarations in a C++ header, which compares two versions of a header.
 
-It knows comments, preprocessor lines, namespaces, classes, enumerations, functions and variables,
-and takes both branches of every #if. It does not expand macros.
+It parses comments, preprocessor directives, namespaces, classes, enumerations, functions and
+variables. It takes both branches of every #if, and does not expand macros.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Declarations = Mapping[str, tuple[str, ...]]
 
 
 def declarations(text: str) -> Declarations:
-    """Declared names, each with the texts of its declarations, without bodies.
+    """The declared names, each with the text of its declarations, without bodies.
 
-    Members of a class are named "Class::member"; namespaces are left out of names. The text of
-    an enumeration has its values.
+    A member of a class is named "Class::member". Names contain no namespaces. The text of an
+    enumeration includes its values.
     """
     text = _COMMENT.sub(lambda found: found[1] or " ", text)
     found: dict[str, list[str]] = {}
@@ -38,7 +38,7 @@ def declarations(text: str) -> Declarations:
 
 
 def _own(texts: list[str]) -> set[str]:
-    """Without the using-declarations of a name that is declared here as well."""
+    """Without using-declarations, if the name is also declared here."""
     own = {text for text in texts if not re.fullmatch(r"using [\w:]+", text)}
     return own or set(texts)
 
@@ -67,7 +67,7 @@ def _scope(text: str, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _statements(text: str) -> Iterator[tuple[str, str | None]]:
-    """Each statement's text up to its end or its braces, and what the braces hold."""
+    """The text of each statement up to its end or its braces, and the content of the braces."""
     start = at = 0
     while at < len(text):
         char = text[at]
@@ -77,12 +77,12 @@ def _statements(text: str) -> Iterator[tuple[str, str | None]]:
         elif char == "{":
             end = _matching(text, at)
             if re.match(r"\s*[,{]", text[end + 1 :]):
-                at = end + 1  # a member that a constructor initialises
+                at = end + 1  # a member in a constructor's initializers
                 continue
             head = text[start:at].strip()
             yield head, text[at + 1 : end]
             start = at = end + 1
-            # A variable that is initialised in braces, or a type with a variable, goes on.
+            # After an initializer in braces, or a type with a variable, the statement goes on.
             rest = re.match(r"\s*(?:\w[\w\s,]*)?;", text[start:])
             if rest and not re.match(r"\s*\w+\s+\w", rest[0]):
                 start = at = start + rest.end()
@@ -95,7 +95,7 @@ def _statements(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _matching(text: str, at: int) -> int:
-    """Place of the bracket that closes the one at ``at``; the text's end when none does."""
+    """The index of the bracket that closes the one at ``at``, or the length of the text."""
     depth = 0
     while at < len(text):
         char = text[at]
@@ -118,7 +118,7 @@ def _string_end(text: str, at: int) -> int:
 
 
 def _kind(head: str) -> tuple[str, str]:
-    """The keyword of a type's definition ("" for anything else), and the head without template."""
+    """The keyword if a type is defined (otherwise ""), and the head without ``template<...>``."""
     bare = head
     while _TEMPLATE.match(bare):
         bare = bare[_angle_end(bare, bare.index("<")) :].strip()
@@ -151,7 +151,7 @@ def _type_name(head: str) -> str:
 
 
 def _signature(head: str) -> str:
-    """A function without its constructor's initialisers; anything else as it is."""
+    """A constructor without its initializers; anything else unchanged."""
     at = _parameters(head)
     if at is None:
         return head
@@ -160,7 +160,7 @@ def _signature(head: str) -> str:
 
 
 def _parameters(head: str) -> int | None:
-    """Place of the parenthesis that opens a function's parameters."""
+    """The index of the parenthesis that opens a function's parameters, if there is one."""
     at = 0
     while at < len(head):
         if head[at] == "(":
@@ -180,7 +180,7 @@ def _parameters(head: str) -> int | None:
 
 
 def _name(head: str) -> str:
-    """The name that a function's, variable's or alias's declaration declares."""
+    """The name that is declared: of a function, a variable or an alias."""
     if alias := re.match(r"(?:template\s*<.*?>\s*)?using\s+(\w+)\s*=", head, re.DOTALL):
         return alias[1]
     if taken := re.match(r"using\s+(?!namespace\b)[\w:]*?(\w+)$", head):

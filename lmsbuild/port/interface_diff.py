@@ -1,4 +1,4 @@
-"""What changed, from one release to another, in the upstream interfaces that the runtime uses."""
+"""The changes between two releases in the upstream interfaces that the runtime uses."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from lmsbuild._compat import tomllib
 from lmsbuild.port.cpp_header import Declarations, declarations
 from lmsbuild.resources import data_file
 
-# The text of a header ("c10/core/Device.h") of a release; None when it has no such header.
+# Returns the text of a header ("c10/core/Device.h") of a release, or None if it has no such header.
 Headers = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What is watched of one header.
+    """The declarations of one header that the runtime uses.
 
     Attributes:
-        path: as #include names it.
+        path: the path in an #include.
         overridden: classes whose virtual methods the runtime's allocator forwards.
-        classes: classes of which every member counts.
-        names: anything else that is declared; members as "Class::member".
+        classes: classes of which all members are compared.
+        names: other declarations; members as "Class::member".
     """
 
     path: str
@@ -41,10 +41,10 @@ class Change:
     """One declaration that differs.
 
     Attributes:
-        path: the header, or two when it moved.
-        name: what is declared, members as "Class::member".
-        before, after: the texts of its declarations; empty when there is none.
-        forwarded: it is a virtual method that the runtime's allocator has to forward.
+        path: the header; the old and the new one if the declaration has moved.
+        name: the declared name; members as "Class::member".
+        before, after: the texts of its declarations; empty if there are none.
+        forwarded: whether it is a virtual method that the runtime's allocator has to forward.
     """
 
     path: str
@@ -55,15 +55,15 @@ class Change:
 
 
 def load_watched() -> tuple[Watched, ...]:
-    """The headers of data/watch.toml. Raises RegistryError when the file is missing."""
+    """The headers of data/watch.toml. Raises RegistryError if the file is missing."""
     document = tomllib.loads(data_file("watch.toml").read_text(encoding="utf-8"))
     return tuple(_watched(row) for row in document["header"])
 
 
 def compare(before: Headers, after: Headers) -> tuple[Change, ...]:
-    """Every watched declaration that two releases do not have alike, in the order of the data.
+    """The watched declarations that differ between two releases, in the order of watch.toml.
 
-    Only what headers say counts: a function whose body alone has changed is not seen.
+    Only declarations are compared. A change in the body of a function is not found.
     """
     return _joined(
         [
@@ -75,7 +75,7 @@ def compare(before: Headers, after: Headers) -> tuple[Change, ...]:
 
 
 def _joined(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """What left one header and came to another as one change, or none when it is the same."""
+    """Merge the two changes of a declaration that moved to another header into one, or none."""
     joined = []
     came = {change.name: change for change in changes if not change.before}
     left = {change.name: change for change in changes if not change.after}

@@ -1,4 +1,4 @@
-"""The old hooks on the new release's files, merged three-way in a work folder."""
+"""Merge the old hooks with the new release's files (a three-way merge) in a work folder."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from lmsbuild.wheel.base import BaseWheel
 
 @contextmanager
 def work_folder(request: PortRequest) -> Iterator[None]:
-    """The work folder, which stays when there is something to resolve in it."""
+    """Make the work folder. If there is a conflict to resolve, it is kept."""
     work = request.work
     if request.resumed:
         if not work.is_dir():
-            raise NotAppliedError(f"{work} does not exist; run it without --continue")
+            raise NotAppliedError(f"{work} does not exist; run the command without --continue")
         yield
         return
     if work.exists():
         raise TargetExistsError(
-            f"{work} exists already; remove it, name another with --work,"
-            " or go on with what is in it: --continue"
+            f"{work} already exists; remove it, name another with --work,"
+            " or continue the port in it with --continue"
         )
     try:
         yield
@@ -61,7 +61,7 @@ def work_folder(request: PortRequest) -> Iterator[None]:
 def merge(
     request: PortRequest, registry: Registry, tag: Tag, old_base: BaseWheel, base: BaseWheel
 ) -> None:
-    """Makes the work folder: the new files, the runtime, and the old hooks' commits on them."""
+    """Commit the new release's files, the runtime, and the old hooks to the work folder."""
     old, work = request.old, request.work
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
         before = Path(folder) / "old"
@@ -98,10 +98,10 @@ def _tree(into: Path, tag: Tag, given: str | None, base: BaseWheel) -> None:
 
 
 def _require_files(request: PortRequest, tree: Path) -> None:
-    """What the old hooks change is there.
+    """Check that the files that the old hooks change exist.
 
     Raises:
-        SourceError: a hook changes a file that no wheel carries.
+        SourceError: a hook changes a file that wheels do not contain.
     """
     if request.old_source is not None and request.given_source is not None:
         return
@@ -111,19 +111,19 @@ def _require_files(request: PortRequest, tree: Path) -> None:
         for file in mail.files:
             if file.old_path is not None and not (tree / file.old_path).exists():
                 raise SourceError(
-                    f"{mail.name} changes {file.old_path}, which no wheel carries;"
-                    " give the sources of both: --from-source and --source"
+                    f"{mail.name} changes {file.old_path}, which wheels do not contain;"
+                    " give the sources of both releases with --from-source and --source"
                 )
 
 
 def is_left_out(request: PortRequest, mail: Mail) -> bool:
-    """Whether a hook is for the build's files, and one of the releases is known by its wheel."""
+    """Whether a hook changes the build files, and the sources of a release are not given."""
     sources = request.old_source is not None and request.given_source is not None
     return cmake_hook.is_cmake_hook(mail) and not sources
 
 
 def _identify(repo: Repo) -> None:
-    """Whoever resolves a conflict here needs no identity of his own."""
+    """Set an identity, so that git can commit a resolved conflict."""
     git.run(repo, "config", "user.name", origin.IMPORTER.name)
     git.run(repo, "config", "user.email", origin.IMPORTER.email)
 
@@ -143,7 +143,7 @@ def _conflict(repo: Repo, request: PortRequest, tag: Tag, words: str) -> Lmsbuil
 
 
 def hooks_in(request: PortRequest, tag: Tag) -> tuple[Mail, ...]:
-    """The hooks that the work folder's commits describe."""
+    """The hooks, made from the commits in the work folder."""
     with git.opened(request.work) as repo:
         if git.unfinished_operation(repo):
             raise _conflict(repo, request, tag, "")

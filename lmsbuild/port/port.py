@@ -1,4 +1,4 @@
-"""A new tag from an old one: its hooks, its registry entry, and what differs between the two."""
+"""Make a new tag from an old one: its hooks, its registry entry, and a report of the changes."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ _HEADER_ROOTS = ("torch/include", "torch/include/torch/csrc/api/include")
 
 @dataclass(frozen=True, kw_only=True)
 class Ported:
-    """What porting made and found.
+    """The result of a port.
 
     Attributes:
         tag: the new entry of the registry.
-        hooks: the new hooks' file names, each with whether more than places and ids differ from
-            the old hook of that name.
-        skipped: files of hooks that the wheel does not carry, hence not checked against it.
-        changes: what differs between the two releases in the interfaces that the runtime uses.
-        compiled: why the runtime does not compile against the new headers; None when it does.
+        hooks: file names of the new hooks, each with whether its changes differ from those of the
+            old hook, apart from line numbers and blob ids.
+        skipped: files that hooks change, and that were not checked because the wheel does not
+            contain them.
+        changes: in the interfaces that the runtime uses.
+        compiled: the error if the runtime does not compile against the new headers, or None.
     """
 
     tag: Tag
@@ -60,18 +61,18 @@ class Ported:
 
 
 def port(registry: Registry, request: PortRequest, report: Report) -> Ported:
-    """Writes the new tag's patches and its registry entry; on failure neither is there.
+    """Write the patches of a new tag and its registry entry. On failure neither is written.
 
     Raises:
-        TargetExistsError: the tag is there already, or the work folder is.
-        PortConflictError: a hook does not merge; the work folder is left for resolving it.
-        HookError: the merged hooks do not fit the wheel's files.
-        RefreshError: what was resolved is no patch; the work folder stays.
+        TargetExistsError: the tag or the work folder already exists.
+        PortConflictError: a hook conflicts. The work folder is kept for resolving it.
+        HookError: the merged hooks do not apply to the wheel's files.
+        RefreshError: the commits in the work folder make no valid patch. It is kept.
     """
     if any(tag.name == request.name for tag in registry):
-        raise TargetExistsError(f"{request.name} is in the registry already")
+        raise TargetExistsError(f"{request.name} is already in the registry")
     if (request.patches / request.name).exists():
-        raise TargetExistsError(f"{request.patches / request.name} exists already; remove it")
+        raise TargetExistsError(f"{request.patches / request.name} already exists; remove it")
     target = Target(python=request.python, architecture=request.architecture)
     base = _wheel(request.base, request.name, target, request.cache, report)
     old_base = _wheel(request.old_base, request.old.name, target, request.cache, report)
@@ -79,7 +80,7 @@ def port(registry: Registry, request: PortRequest, report: Report) -> Ported:
         base, registry, lambda wanted: fetch_newest(wanted, target, request.cache).path
     )
     if request.old.variant is not None:
-        # No wheel says so: what LMS is built into, and how, is the old tag's generation's.
+        # A wheel does not say this, so it is as for the old tag.
         tag = dataclasses.replace(
             tag, variant=request.old.variant, strategies=request.old.strategies
         )
@@ -137,7 +138,7 @@ def _proven(tag: Tag, proof: str) -> Tag:
 def _check_wheel(
     request: PortRequest, tag: Tag, hooks: tuple[Mail, ...], base: BaseWheel
 ) -> PythonPatch:
-    """The hooks fit the wheel's files, each exactly where it says."""
+    """Check that the hooks apply to the wheel's files, each hunk at its exact line."""
     with tempfile.TemporaryDirectory(prefix="lmsbuild-") as folder:
         trial = Path(folder)
         for name in {"runtime", tag.variant or "runtime"}:
@@ -152,7 +153,7 @@ def _check_wheel(
 
 
 def _alike(mail: Mail, former: Mail | None) -> bool:
-    """Whether two hooks differ in places and ids only."""
+    """Whether two hooks are the same apart from line numbers and blob ids."""
 
     def essence(hook: Mail) -> list[tuple[str, list[tuple[str, ...]]]]:
         return [(file.path, [hunk.lines for hunk in file.hunks]) for file in hook.files]
@@ -161,7 +162,7 @@ def _alike(mail: Mail, former: Mail | None) -> bool:
 
 
 def headers_of(base: BaseWheel) -> Headers:
-    """The headers of a wheel, where #include finds them."""
+    """The headers of a wheel, by their path in an #include."""
 
     def read(path: str) -> str | None:
         with integrity.open_wheel(base.path) as wheel:

@@ -1,4 +1,4 @@
-"""A tag's entry in tags.toml, written where it belongs by age."""
+"""Add a tag's entry to tags.toml, sorted by version."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def entry_of(tag: Tag) -> Table:
         f"{key} = {tomlkit.item(getattr(tag.verified, key)).as_string()}"
         for key in ("hooks_wheel", "hooks_source", "simulated", "gpu")
     )
-    # As the file has it: tomlkit's own inline tables have no spaces inside the braces.
+    # Written as text, because tomlkit's inline tables have no spaces inside the braces.
     entry.add("verified", tomlkit.value(f"{{ {proof} }}"))
     entry.add(tomlkit.nl())
     return entry
 
 
 def with_entry(directory: Path, tag: Tag) -> bytes:
-    """Content of the directory's tags.toml with the tag's entry, before the next newer one.
+    """The content of the folder's tags.toml, with the tag's entry before the next newer one.
 
     Raises:
-        RegistryError: the result would break the schema, or the tag is there already.
+        RegistryError: the result does not match the schema, or the tag already has an entry.
     """
     text = (directory / "tags.toml").read_text("utf-8")
     document = tomlkit.parse(text.rstrip("\n") + "\n\n")
@@ -69,5 +69,5 @@ def with_entry(directory: Path, tag: Tag) -> bytes:
         (trial / _SCHEMA).write_bytes((directory / _SCHEMA).read_bytes())
         validate_registry(trial)
         if load_registry(trial).get(tag.name) != tag:
-            raise RegistryError(f"{tag.name} cannot be entered in {directory / 'tags.toml'}")
+            raise RegistryError(f"{tag.name} cannot be added to {directory / 'tags.toml'}")
     return content

@@ -1,4 +1,4 @@
-"""A port as it is asked for."""
+"""The parameters of a port."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ class PortRequest:
         name: the new tag.
         python: CPython version of the wheels ("3.11").
         architecture: of the wheels ("x86_64").
-        old_base, base: official wheels of the two; None fetches them.
-        old_source, given_source: sources of the two; None takes the wheel's Python files.
-        work: folder to make, where the hooks are merged.
-        resumed: ``work`` is there, and its conflicts are resolved.
+        old_base, base: official wheels of the old and the new release. If None, they are
+            downloaded.
+        old_source, given_source: sources of the two releases. If None, the Python files of the
+            wheel are used.
+        work: the new folder in which the hooks are merged.
+        resumed: whether ``work`` exists, and its conflicts are resolved.
     """
 
     old: Tag

@@ -1,4 +1,4 @@
-"""A registry entry found out from an official wheel."""
+"""Make a registry entry from an official wheel."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _YEARS = {"2017": 17, "2020": 20}
 
 
 def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
-    """The registry's entry for the release of an official CUDA wheel, with nothing verified.
+    """The registry entry for an official CUDA wheel, with nothing marked as verified.
 
-    What a wheel does not tell (-fabi-version) is taken from a known tag with the same C++ ABI.
+    A wheel does not contain the value of -fabi-version. It is that of a known tag with the same C++
+    ABI.
 
     Raises:
-        ForeignWheelError: the wheel does not say what it has to.
+        ForeignWheelError: something is missing in the wheel's metadata.
         RegistryError: its CUDA version has no entry in toolkits.toml.
-        NotOnIndexError, NetworkError: a header package cannot be had.
+        NotOnIndexError, NetworkError: a header package cannot be downloaded.
     """
     with integrity.open_wheel(base.path) as wheel:
         if basewheel.CUDA_LIBRARY not in wheel.NameToInfo:
@@ -51,7 +52,7 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
             core = elf.read_stream(io.BytesIO(stream.read()))
     commit, cuda = assigned(version, "git_version"), assigned(version, "cuda")
     if not commit or not cuda:
-        raise ForeignWheelError(f"{base.path.name}: torch/version.py names no commit or no CUDA")
+        raise ForeignWheelError(f"{base.path.name}: torch/version.py has no commit or CUDA")
     name = f"v{base.version.public}"
     abi = compile.cxx11_abi_of(core)
     toolkit = toolkit_of(cuda)
@@ -72,7 +73,7 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
         header_packages=(runtime, _compiler_package(metadata, toolkit, cuda, newest)),
         cxx_standard=standard,
         cxx11_abi=abi,
-        # No wheel says it: as another release's wheel with the same strings has it.
+        # As for another release with the same std::string.
         abi_version=next(
             (
                 tag.abi_version
@@ -89,7 +90,7 @@ def tag_of_wheel(base: BaseWheel, registry: Registry, newest: Newest) -> Tag:
 def _standard(wheel: zipfile.ZipFile, base: BaseWheel) -> int:
     found = _STANDARD.search(integrity.read_text(wheel, _STANDARD_HEADER))
     if found is None or found[1] not in _YEARS:
-        raise ForeignWheelError(f"{base.path.name}: {_STANDARD_HEADER} asks for no known C++")
+        raise ForeignWheelError(f"{base.path.name}: {_STANDARD_HEADER} has no known C++ standard")
     return _YEARS[found[1]]
 
 
@@ -109,25 +110,25 @@ def _requirements(metadata: Message) -> Iterable[Requirement]:
 def _runtime_package(
     metadata: Message, toolkit: dict[str, str], newest: Newest
 ) -> tuple[str, Requirement]:
-    """The pinned package, and the wheel's requirement that led to it."""
+    """The pinned package, and the requirement of the wheel that it comes from."""
     for requirement in _requirements(metadata):
         if requirement.name == toolkit["runtime"]:
             return f"{requirement.name}{requirement.specifier}", requirement
         if requirement.name == toolkit.get("meta"):
             return _pinned_by(requirement, toolkit["runtime"], newest), requirement
-    raise ForeignWheelError(f"the wheel requires no {toolkit['runtime']}; is it the one from PyPI?")
+    raise ForeignWheelError(f"the wheel does not require {toolkit['runtime']}; use PyPI's")
 
 
 def _compiler_package(metadata: Message, toolkit: dict[str, str], cuda: str, newest: Newest) -> str:
     for requirement in _requirements(metadata):
         if requirement.name == toolkit.get("meta"):
             return _pinned_by(requirement, toolkit["compiler"], newest)
-    # No requirement of torch's: the newest of the same CUDA version.
+    # torch does not require it, so take the newest of the same CUDA version.
     return exact(toolkit["compiler"], newest(f"{toolkit['compiler']}=={cuda}.*"))
 
 
 def _pinned_by(meta: Requirement, package: str, newest: Newest) -> str:
-    """What a meta package's extras pin, such as "nvidia-cuda-crt==13.0.88.*", without wildcard."""
+    """The version of a package that a meta package pins ("nvidia-cuda-crt==13.0.88")."""
     with integrity.open_wheel(newest(f"{meta.name}{meta.specifier}")) as wheel:
         text = integrity.read_text(wheel, f"{integrity.dist_info(wheel)}/METADATA")
     for requirement in _requirements(HeaderParser().parsestr(text)):
@@ -137,7 +138,7 @@ def _pinned_by(meta: Requirement, package: str, newest: Newest) -> str:
 
 
 def _wanted(requirement: Requirement, machine: str) -> bool:
-    """Whether the wheel for this architecture needs CUDA, hence has it."""
+    """Whether a requirement applies to this architecture."""
     if requirement.marker is None:
         return True
     environment = {key: str(value) for key, value in default_environment().items()}
@@ -146,12 +147,12 @@ def _wanted(requirement: Requirement, machine: str) -> bool:
 
 
 def _policy(base: BaseWheel, core: elf.Library) -> str:
-    """The policy that the wheel's name tells; else the oldest that its own library meets."""
+    """The policy in the wheel's file name; otherwise the oldest one that its library meets."""
     tag = base.platform_tag.removesuffix(f"_{base.architecture}").split(".")[0]
     name = manylinux.modern_name(tag)
     if name in manylinux.policy_names():
         return name
-    # The first name (manylinux1) is on wheels that do not keep to it.
+    # Wheels named manylinux1 do not comply with it.
     kept = manylinux.kept_by([core])
     if kept is None:
         raise RegistryError(f"{base.path.name} meets no policy of data/manylinux.toml")

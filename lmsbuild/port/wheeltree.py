@@ -1,4 +1,4 @@
-"""A checkout made of what an official wheel carries of its tag: every Python file."""
+"""Make a checkout from the Python files of an official wheel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SUFFIXES = (".py", ".pyi")
 
 
 def checkout_of_wheel(wheel: Path, version: str, into: Path) -> None:
-    """Makes ``into``, a new directory, a checkout with one commit: the wheel's Python files.
+    """Commit the wheel's Python files to a new repository in the new folder ``into``.
 
-    A wheel's Python files are its tag's, byte for byte; a few that the build generates come with
-    them. Nothing else of the tag is there.
+    They are identical to those of the tag, except for a few that the build generates. Other files
+    of the tag are missing.
 
     Raises:
         DamagedWheelError, UnsafeMemberError: as integrity.open_wheel.

@@ -166,7 +166,7 @@ def test_only_one_lmsbuild_works_there(channel: Channel, package: Path) -> None:
     ("name", "content", "words"),
     [
         ("thing-1.0-0.conda", b"no zip", "not a readable .conda file"),
-        ("thing-1.0-0.tar.bz2", b"", "is no .conda file"),
+        ("thing-1.0-0.tar.bz2", b"", "is not a .conda file"),
         ("missing-1.0-0.conda", None, "no such file"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_cut_off_package_is_refused(package: Path, tmp_path: Path) -> None:
 
 def test_a_package_under_another_name_is_refused(package: Path, tmp_path: Path) -> None:
     renamed = package.rename(package.with_name("thing-2.0-0.conda"))
-    with pytest.raises(ChannelError, match=r"says inside that it is thing-1\.0-0\.conda"):
+    with pytest.raises(ChannelError, match=r"has the content of thing-1\.0-0\.conda"):
         Channel(tmp_path / "channel").add([renamed], unheard)
 
 
@@ -201,7 +201,7 @@ def test_a_package_of_another_system_is_refused(tmp_path: Path) -> None:
 def test_a_package_in_the_wrong_folder_is_not_indexed(channel: Channel, package: Path) -> None:
     lost = channel.folder / "linux-64" / package.name
     lost.rename(channel.folder / "noarch" / package.name)
-    with pytest.raises(ChannelError, match="lies in noarch and is for linux-64"):
+    with pytest.raises(ChannelError, match="is in noarch, but is for linux-64"):
         channel.index()
 
 

@@ -359,7 +359,7 @@ def test_a_wheel_for_another_architecture_than_it_says_is_refused(
     wheel = lms_wheel(
         fake, tmp_path / "wheels", architecture="aarch64", platform="manylinux_2_28_ppc64le"
     )
-    refuse(wheel, tmp_path, CondaError, "is for aarch64, the wheel says ppc64le")
+    refuse(wheel, tmp_path, CondaError, "is for aarch64, but the wheel is for ppc64le")
 
 
 @pytest.mark.parametrize("platform", ["manylinux_2_28_riscv64", "win_amd64", "macosx_11_0_arm64"])

@@ -118,7 +118,7 @@ def test_every_release_has_a_plan_or_says_what_is_missing(tag: Tag) -> None:
     if "graft" in tag.strategies:
         assert plan(tag).identifier.startswith("cp3")
     elif Version(tag.cuda) < Version("10.1"):
-        with pytest.raises(WrongPlatformError, match=r"begin with 10\.1; give one .* --image"):
+        with pytest.raises(WrongPlatformError, match=r"begin with 10\.1; name an image .* --image"):
             plan(tag)
         with pytest.raises(NoIdentifierError, match=r"pip install 'cibuildwheel<3'"):
             plan(tag, image="example.org/cuda:1")
@@ -144,7 +144,7 @@ def test_what_there_is_no_build_of() -> None:
         plan(registry_tag("2.6.0"), python="3.8")
     with pytest.raises(WrongPlatformError, match="no CUDA for s390x"):
         plan(registry_tag("2.6.0"), architecture="s390x")
-    with pytest.raises(WrongPlatformError, match=r"CUDA ended on ppc64le with 12\.4"):
+    with pytest.raises(WrongPlatformError, match=r"last CUDA for ppc64le is 12\.4"):
         plan(registry_tag("2.7.1"), architecture="ppc64le")
     with pytest.raises(NoIdentifierError, match="choose a newer one with --python"):
         plan(dataclasses.replace(registry_tag("1.4.0"), pythons=("3.5",)), python="3.5")
@@ -157,7 +157,7 @@ def test_an_empty_match_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     builder = find_builder("")
     config = plan(registry_tag("2.6.0")).config
     builder.require("cp312-manylinux_x86_64", config, "")
-    with pytest.raises(NoIdentifierError, match=r"builds no cp312-manylinux_vax; advice"):
+    with pytest.raises(NoIdentifierError, match=r"cannot build cp312-manylinux_vax; advice"):
         builder.require("cp312-manylinux_vax", config, "advice")
     # It prints nothing, and is content.
     monkeypatch.setattr(
@@ -214,14 +214,16 @@ def test_estimates(monkeypatch: pytest.MonkeyPatch, emulated: bool) -> None:
     told = plan(registry_tag("2.6.0"), architecture="ppc64le").estimate
     assert known["source"] in told
     assert ("5.0 to 7.0 h on 4 cores" in told) != emulated
-    assert plan(registry_tag("2.6.0"), architecture="x86_64").estimate == "no estimate is known"
+    assert plan(registry_tag("2.6.0"), architecture="x86_64").estimate == "unknown"
 
 
 def test_no_engine_is_one_clear_line(path: Path) -> None:
     made = plan(registry_tag("2.6.0"), engine=None)
     assert made.engine is None
     assert "none: a build from source needs a container engine" in "\n".join(made.lines())
-    with pytest.raises(NoEngineError, match="there is no docker; there is no podman; install"):
+    with pytest.raises(
+        NoEngineError, match="docker is not installed; podman is not installed; install"
+    ):
         build(made)
 
 
@@ -229,7 +231,7 @@ def test_an_engine_that_does_not_work(path: Path) -> None:
     docker = path / "docker"
     docker.write_text("#!/bin/sh\necho first >&2\necho Cannot connect >&2\nexit 1\n")
     docker.chmod(0o755)
-    with pytest.raises(NoEngineError, match="docker says Cannot connect; there is no podman"):
+    with pytest.raises(NoEngineError, match="docker says Cannot connect; podman is not installed"):
         engine.find_engine(MACHINE)
 
 
@@ -248,7 +250,7 @@ def test_up_to_the_engines_door(upstream: Upstream, podman: Path, tmp_path: Path
     tag = dataclasses.replace(upstream.tag, pythons=(fake_source_build.PYTHON,))
     made = plan(tag, engine=None, source=str(upstream.checkout), out=out, patches=upstream.patches)
     assert made.checkout == upstream.checkout
-    with pytest.raises(SourceBuildError, match="made no wheel"):
+    with pytest.raises(SourceBuildError, match="built no wheel"):
         build(made)
     asked = podman.read_text().splitlines()
     assert any(line.startswith("create ") and made.image in line for line in asked)
@@ -272,7 +274,7 @@ def test_sources_whose_build_would_lack_lms(upstream: Upstream, podman: Path) ->
     tag = dataclasses.replace(upstream.tag, pythons=(fake_source_build.PYTHON,))
     made = plan(tag, source=str(upstream.checkout), patches=upstream.patches)
     for _ in range(2):  # at first, and when the patches are there
-        with pytest.raises(SourceBuildError, match=f"{hook} is left out.*would lack LMS"):
+        with pytest.raises(SourceBuildError, match=f"{hook} is left out.*would have no LMS"):
             build(made)
 
 

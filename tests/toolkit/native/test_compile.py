@@ -152,7 +152,7 @@ def test_incomplete_header_packages_are_named(
     fake: FakeTorch, compiler: Compiler, inputs: Inputs, tmp_path: Path, missing: str
 ) -> None:
     (inputs.cuda[0] / "nvidia/cu13" / missing).unlink()
-    with pytest.raises(HeadersError, match="header packages hold no"):
+    with pytest.raises(HeadersError, match="header packages do not contain"):
         build(fake, compiler, inputs, tmp_path / "out")
 
 

@@ -271,7 +271,7 @@ def test_hooks_of_files_that_no_wheel_carries(releases: Releases, tmp_path: Path
 def test_what_is_there_already(releases: Releases, tmp_path: Path) -> None:
     refused(releases, tmp_path, TargetExistsError, "in the registry", name=f"v{OLD}")
     (releases.patches / f"v{NEW}").mkdir()
-    refused(releases, tmp_path, TargetExistsError, "exists already")
+    refused(releases, tmp_path, TargetExistsError, "already exists")
 
 
 def test_a_wheel_of_another_release(releases: Releases, tmp_path: Path) -> None:
