@@ -31,6 +31,10 @@ SEAM_SOURCES = f"{RUNTIME_SOURCES}/seam"
 # What the runtime links to, all of it in torch/lib.
 TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so")
 
+# -O1 and line numbers only: what the sanitizers' documentation recommends, and it takes less than
+# half the time of -O2 -g to compile.
+_SANITIZED = ("-O1", "-g1", "-fno-omit-frame-pointer")
+
 _DETAIL_LINES = 40  # of a compiler's output, shown with --verbose
 
 # progress(files done, files in all)
@@ -105,7 +109,7 @@ def build_library(
     """
     _check_abi(tag, inputs.torch)
     files = [*sources(inputs.runtime), shim_dir() / "compat.cpp"]
-    instrument = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"] if sanitize else []
+    instrument = [f"-fsanitize={sanitize}", *_SANITIZED] if sanitize else []
     command = [*compiler.command, *flags(tag), *instrument, *_include_flags(inputs), "-c"]
     console.detail(f"compiling: {shlex.join(command)}")
     objects = _compile_all(command, files, folder, compiler, log, progress)
