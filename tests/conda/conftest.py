@@ -113,7 +113,7 @@ def installed(made: User) -> User:
     site = work / "package" / companions.site_packages(companions.PYTHON)
     (info,) = site.glob("torch-*.dist-info")
     wheels = companions.pip_download(from_pypi(info), work / "wheels")
-    libraries = build(site / "torch", work / "libraries")
+    libraries = build(site / "torch")
     companions.make(
         made.folder / "conda-forge",
         work / "stage",

@@ -41,6 +41,32 @@ def test_a_build_is_used_again(torch_dir: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in first.iterdir()} == times
 
 
+def install(site: Path, *, recorded: bool, digest: str = "sha256=abc") -> Path:
+    """A torch that has the files that a build is identified by; returns its folder."""
+    torch_dir = site / "torch"
+    (torch_dir / "lib").mkdir(parents=True)
+    (torch_dir / "version.py").write_text("cuda = '13.0'\n")
+    rows = []
+    for name in ("c10_cuda", "torch_cuda", "torch_cpu", "torch_python"):
+        (torch_dir / f"lib/lib{name}.so").write_bytes(b"library")
+        rows.append(f"torch/lib/lib{name}.so,{digest},7")
+    if recorded:
+        (site / "torch-1.dist-info").mkdir()
+        (site / "torch-1.dist-info" / "RECORD").write_text("\n".join([*rows, "torch/a.py,,"]))
+    return torch_dir
+
+
+def test_environments_with_the_same_torch_share_a_build(tmp_path: Path) -> None:
+    first = build._key(install(tmp_path / "a", recorded=True))
+    assert build._key(install(tmp_path / "b", recorded=True)) == first
+    assert build._key(install(tmp_path / "c", recorded=True, digest="sha256=def")) != first
+    changed = install(tmp_path / "d", recorded=True)
+    (changed / "lib/libtorch_cpu.so").write_bytes(b"larger library")
+    assert build._key(changed) != first
+    keys = [build._key(install(tmp_path / name, recorded=False)) for name in "ef"]
+    assert len({first, *keys}) == 3
+
+
 def test_python_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(build.BuildError, match="has no torch"):

@@ -8,6 +8,7 @@ result is kept by what it was made from, in $LMS_SIM_CACHE or ~/.cache/lmsbuild/
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import hashlib
 import importlib.util
@@ -57,18 +58,35 @@ def _cache_directory() -> Path:
 
 
 def _key(torch_dir: Path) -> str:
-    """Changes with this simulation's sources and with torch's own libraries (by size and time)."""
+    """Changes with this simulation's sources, with the compiler, and with torch's own libraries."""
     digest = hashlib.sha256()
     sources = [s for s in sorted(_SOURCES.glob("*/*")) if s.suffix in {".h", ".cpp"}]
     for source in [*sources, Path(__file__), Path(stubs.__file__)]:
         digest.update(source.relative_to(_SOURCES).as_posix().encode())
         digest.update(source.read_bytes())
-    digest.update(str(torch_dir.resolve()).encode())
+    digest.update(f"{_CXX} {_CC}".encode())
+    recorded = _recorded(torch_dir)
     for name in ("c10_cuda", "torch_cuda", "torch_cpu", "torch_python"):
-        status = (torch_dir / "lib" / f"lib{name}.so").stat()
-        digest.update(f"{name} {status.st_size} {status.st_mtime_ns}".encode())
+        library = torch_dir / "lib" / f"lib{name}.so"
+        status = library.stat()
+        # The same library in another environment has the same simulated device.
+        identity = recorded.get((library.name, status.st_size)) or (
+            f"{torch_dir.resolve()} {status.st_size} {status.st_mtime_ns}"
+        )
+        digest.update(f"{name} {identity}\n".encode())
     digest.update((torch_dir / "version.py").read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _recorded(torch_dir: Path) -> dict[tuple[str, int], str]:
+    """The hashes of torch's libraries in its RECORD, by name and size; empty without a RECORD."""
+    hashes = {}
+    for record in torch_dir.parent.glob("torch-*.dist-info/RECORD"):
+        with record.open(encoding="utf-8", newline="") as file:
+            for row in csv.reader(file):
+                if row[0].startswith("torch/lib/") and row[1].startswith("sha256=") and row[2]:
+                    hashes[row[0].removeprefix("torch/lib/"), int(row[2])] = row[1]
+    return hashes
 
 
 def _run(*command: str | Path) -> None:
