@@ -137,7 +137,7 @@ def _examine(
     if torch is None:
         yield Finding(
             topic="torch",
-            text=f"cannot be imported ({told['error']}); install it with all that it requires",
+            text=f"cannot be imported ({told['error']}); install it with its requirements",
             wrong=True,
         )
         return

@@ -10,6 +10,9 @@ from rich.progress import Progress, TaskID
 from lmsbuild import console
 
 _COUNTED_STAGES = ("compile",)  # whose numbers are files, not bytes
+# Between two updates of a bar. rich calculates the speed from the last thousand updates, and these
+# could all be small files.
+_UPDATE_SECONDS = 0.1
 
 
 class StageDisplay:
@@ -20,7 +23,7 @@ class StageDisplay:
 
     def __init__(self) -> None:
         self._stage = ""
-        self._began = 0.0
+        self._began = self._updated = 0.0
         self._last: tuple[int, int | None] = (0, None)  # done, total
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -46,10 +49,15 @@ class StageDisplay:
                 self._progress = console.step_progress() if counted else console.transfer_progress()
                 self._progress.start()
                 self._task = self._progress.add_task(stage, total=total)
+            self._last, self._updated = (0, None), 0.0
+        announced = total != self._last[1]
         self._last = (done, total)
-        if self._progress is not None:
+        now = time.monotonic()
+        late = now - self._updated >= _UPDATE_SECONDS
+        if self._progress is not None and (late or announced or done == total):
             assert self._task is not None
             self._progress.update(self._task, completed=done, total=total)
+            self._updated = now
 
     def _stop(self, *, complete: bool) -> None:
         """End the current bar; a stage that was passed counts as done, to the last byte."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from lmsbuild import console
 from lmsbuild.cli.progress import StageDisplay
@@ -39,6 +41,32 @@ def fail() -> None:
     with StageDisplay() as display:
         display.report("write", 10_000_000, 50_000_000)
         raise KeyError
+
+
+def test_the_speed_is_that_of_the_whole_stage(
+    shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of the last files alone, which may be small."""
+    clock = 1000.0
+    monkeypatch.setattr("lmsbuild.cli.progress.time.monotonic", lambda: clock)
+    made = console.transfer_progress
+
+    def with_our_clock() -> Progress:
+        progress = made()
+        progress.get_time = lambda: clock
+        return progress
+
+    monkeypatch.setattr(console, "transfer_progress", with_our_clock)
+    size, files = 500_000_000, 5000
+    with StageDisplay() as display:
+        for part in range(2):
+            clock += 1
+            display.report("check", part * size, 2 * size + files)
+        for done in range(files):
+            clock += 0.001
+            display.report("check", 2 * size + done + 1, 2 * size + files)
+    speed = re.findall(r"([\d.]+) MB/s", shown.getvalue())[-1]
+    assert 50 < float(speed) < 1000
 
 
 def test_stages_follow_each_other_to_their_end(shown: io.StringIO) -> None:
