@@ -1,4 +1,4 @@
 #pragma once
 
-// What libtorch_lms.so exports: exports.map keeps everything else in.
+// Marks a function that libtorch_lms.so exports. exports.map hides all other symbols.
 #define LMS_API extern "C" __attribute__((visibility("default")))

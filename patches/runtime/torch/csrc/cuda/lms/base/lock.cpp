@@ -19,8 +19,8 @@ struct Later {
 
 using Memory = c10::SmallVector<at::DataPtr, 2>;
 
-// pthread's own, because std::condition_variable needs a newer libstdc++ than the
-// oldest wheels' systems have.
+// pthreads, because std::condition_variable needs a newer libstdc++ than the one of the oldest
+// systems that the wheels support.
 struct Shared {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -34,7 +34,7 @@ std::atomic<bool> child{false};
 
 Shared& shared();
 
-// A fork while another thread has the mutex would leave it locked in the child.
+// Takes the mutex before a fork: if another thread held it then, it would stay locked in the child.
 void before_fork() {
   if (!t_held) {
     pthread_mutex_lock(&shared().mutex);
@@ -80,7 +80,7 @@ Lock::Lock() {
 
 Lock::~Lock() {
   Shared& s = shared();
-  // What is called may cause more.
+  // These calls may register further calls.
   while (!s.later.empty()) {
     std::vector<Later> later;
     later.swap(s.later);
@@ -93,8 +93,9 @@ Lock::~Lock() {
   const Memory memory = std::move(s.memory);
   s.memory.clear();
   give();
-  // Only now: what is dropped may be a storage's last reference but that of its
-  // Python object, which takes the GIL; and memory takes the native allocator's mutex.
+  // The storages and the memory are released here, after the unlock. If a storage's only other
+  // reference is its Python object, dropping ours takes the GIL; freeing memory takes the native
+  // allocator's mutex.
 }
 
 bool Lock::held() {

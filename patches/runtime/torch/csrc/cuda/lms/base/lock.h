@@ -6,19 +6,20 @@
 
 namespace torch::cuda::lms {
 
-// The LMS mutex. One for the process: a peer copy uses blocks of two devices.
+// The LMS mutex. There is one for the process, because a peer copy uses blocks of two devices.
 //
 // Lock order: GIL, or the native allocator's own mutex (if held at all) -> LMS mutex -> the pools'
-// mutex -> the CUDA driver. Nothing under the LMS mutex takes the GIL or calls the native allocator
-// (see native.h), and nothing waits under it for a device: what runs there may wait, through NCCL,
-// for work that another thread can only issue with this mutex. Whoever has to wait pauses (below).
-// Not so where CUDA has refused a call, and while a graph is captured, whose operators wait for
-// page-ins on the host.
+// mutex -> the CUDA driver. Code that holds the LMS mutex neither takes the GIL nor calls the
+// native allocator (see native.h). It also does not wait for a device: the device's work may wait,
+// through NCCL, for work that another thread can only issue with this mutex. Code that has to wait
+// uses Pause (below). There are two exceptions, which wait with the mutex held: the handling of a
+// CUDA call that failed, and the capture of a graph, during which operators wait for page-ins on
+// the host.
 //
-// Freeing a storage needs the mutex, and a thread that holds it can cause one to be freed, by
-// dropping the last reference. Such blocks wait until the unlock. References are dropped after it,
-// because a storage that Python knows takes the GIL then; so is memory, which goes back to the
-// native allocator.
+// Freeing a storage needs the mutex, but a thread that already holds it can free a storage, too, by
+// dropping the last reference. The blocks of such storages are handled when the mutex is unlocked.
+// drop_later() defers the release of references and of memory until after the unlock: dropping a
+// storage that Python knows takes the GIL, and memory goes back to the native allocator.
 class Lock {
  public:
   Lock();
@@ -26,13 +27,13 @@ class Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
-  // Whether this thread has the mutex.
+  // Whether this thread holds the mutex.
   static bool held();
 
-  // Gives the mutex up for a scope, in which the thread may wait; does nothing for a thread that
-  // does not have it. Blocks that it does not keep resident can move and die meanwhile: a function
-  // that can pause says so, and its caller checks again what it knew before. Memory to drop is
-  // dropped before the scope.
+  // Releases the mutex for a scope, so that the thread may wait. Does nothing if the thread does
+  // not hold the mutex. During the pause, blocks without a reason to stay can be moved or deleted.
+  // Therefore a function that can pause says so, and its caller has to check again what it knew
+  // before. Memory that was passed to drop_later() is freed at the start of the pause.
   class Pause {
    public:
     Pause();
@@ -44,19 +45,19 @@ class Lock {
     const bool held_;
   };
 
-  // These need the mutex held by this thread.
+  // The calling thread must hold the mutex for the functions below.
 
-  // Gives the mutex up until another thread calls notify().
+  // Releases the mutex until another thread calls notify().
   static void wait();
   static void notify();
 
-  // Calls the function at the unlock, with the mutex held.
+  // Calls the function at the unlock, while the mutex is still held.
   static void later(void (*function)(void*), void* context);
   static void drop_later(c10::intrusive_ptr<c10::StorageImpl> storage);
   static void drop_later(at::DataPtr memory);
 
-  // Whether this is a child of a process that used LMS. It has no device: what was there is left
-  // alone.
+  // Whether this process was forked from one that used LMS. Such a process cannot use the device,
+  // so LMS does not touch memory that it inherited.
   static bool forked();
 };
 

@@ -6,9 +6,9 @@
 
 namespace torch::cuda::lms {
 
-// PYTORCH_LMS_DEBUG=1 writes a line to stderr for each move of a storage. The variable of the first
-// LMS, which had keys and values there (verbosity=1,speculative-pageout=off): any verbosity but 0
-// is the same, and the other keys say how it worked.
+// PYTORCH_LMS_DEBUG=1 writes a line to stderr for each page-out and page-in. In the first LMS, this
+// variable contained keys and values (verbosity=1,speculative-pageout=off). Any verbosity other
+// than 0 means the same as 1. The other keys configured how the first LMS worked and are ignored.
 inline bool debug() {
   static const bool enabled = [] {
     const char* value = std::getenv("PYTORCH_LMS_DEBUG");

@@ -11,10 +11,10 @@
 
 namespace torch::cuda::lms {
 
-// The native allocator, as LMS calls it. It has a mutex of its own, and another thread can have
-// that while it waits for the device (cudaFree), or while it calls LMS (a callback that frees
-// memory). So every call here pauses the LMS mutex of a thread that has it. Memory that is given
-// back goes through Lock::drop_later().
+// How LMS calls the native allocator. The native allocator has its own mutex, and another thread
+// can hold that mutex while it waits for the device (cudaFree) or while it calls LMS (from a
+// callback that frees memory). Therefore every call here pauses the LMS mutex if the thread holds
+// it. Memory is given back with Lock::drop_later().
 class Native {
  public:
   explicit Native(compat::cca::CUDAAllocator* allocator) : allocator_(allocator) {}
@@ -42,21 +42,21 @@ class Native {
     const Lock::Pause pause;
     return allocator_->getDeviceStats(device);
   }
-  // Bytes of the largest request that free memory serves; 0 if there is none.
+  // Size in bytes of the largest request that can be served from free memory; 0 if there is none.
   size_t largest_free(c10::DeviceIndex device) const {
     const Lock::Pause pause;
-    size_t largest = 1; // not 0, which would ask for what the device has free besides
+    size_t largest = 1; // with 0 it would also ask the device how much memory is free
     allocator_->cacheInfo(device, &largest);
     return largest > 1 ? largest : 0;
   }
-  // The share of the device that may be allocated.
+  // The fraction of the device's memory that may be allocated.
   double fraction(c10::DeviceIndex device) const {
     const Lock::Pause pause;
     return allocator_->getMemoryFraction(device);
   }
   void set_fraction(c10::DeviceIndex device, double fraction) const {
     const Lock::Pause pause;
-    const c10::cuda::CUDAGuard guard(device); // it would stay the current one
+    const c10::cuda::CUDAGuard guard(device); // setMemoryFraction() leaves the device current
     allocator_->setMemoryFraction(fraction, device);
   }
   compat::cca::SnapshotInfo snapshot() const {
@@ -64,7 +64,7 @@ class Native {
     return compat::snapshot(*allocator_);
   }
 
-  // What frees its memory.
+  // The deleter of the native allocator's memory.
   c10::DeleterFnPtr deleter() const {
     return allocator_->raw_deleter();
   }

@@ -26,8 +26,8 @@ void Operation::check() {
   }
 }
 
-// std::uncaught_exceptions(), which the libstdc++ of the oldest wheels' systems
-// does not have. The layout is the Itanium C++ ABI's (2.2.2).
+// Does what std::uncaught_exceptions() does, which is missing in the libstdc++ of the oldest
+// systems that the wheels support. The layout is specified in the Itanium C++ ABI (2.2.2).
 unsigned Operation::exceptions() {
   struct Globals {
     void* caught;

@@ -7,37 +7,37 @@
 
 namespace torch::cuda::lms {
 
-// What those who move memory know of the outermost operator that this thread is in: its name, and
-// what has gone wrong in it. The guard sets it.
+// The outermost operator that this thread runs: its name, and what has failed in it. The guard sets
+// it, and the code that moves memory uses it.
 struct Operation {
   const char* name = nullptr; // null outside of operators
-  const char* lasting_name = nullptr; // the same, if it is valid for as long as the process lives
-  std::string failure; // why an input could not be brought
+  const char* lasting_name = nullptr; // the same, if it is never freed; else null
+  std::string failure; // why an input could not be paged in; empty if none failed
 
-  // The last request for memory that failed in it.
+  // The last request for memory that failed in this operator.
   struct Refusal {
-    c10::DeviceIndex device = -1; // -1: there was none
+    c10::DeviceIndex device = -1; // -1 if no request failed
     size_t bytes = 0;
-    unsigned exceptions = 0; // in flight before
+    unsigned exceptions = 0; // how many were in flight before the request
   };
   Refusal refusal;
 
-  // That of the calling thread.
+  // The operation of the calling thread.
   static Operation& current();
 
-  // Its name for a log.
+  // The operator's name for a log.
   static const char* label() {
     return current().name ? current().name : "-";
   }
 
-  // A request of this thread's operator is about to fail for want of memory.
+  // Notes that a request of this thread's operator is about to fail because there is no memory.
   void refuse(c10::DeviceIndex device, size_t bytes);
 
-  // Throws c10::OutOfMemoryError if an input could not be brought. A RecordFunction callback
-  // cannot throw; the operator's next allocation can.
+  // Throws c10::OutOfMemoryError if an input could not be paged in. A RecordFunction callback
+  // cannot throw, so the error is thrown at the operator's next allocation.
   void check();
 
-  // How many exceptions this thread is unwinding for.
+  // How many exceptions are in flight in this thread.
   static unsigned exceptions();
 };
 

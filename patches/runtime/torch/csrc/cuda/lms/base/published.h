@@ -4,8 +4,9 @@
 
 namespace torch::cuda::lms {
 
-// A value that one thread sets and others read without a mutex. Who sees a value sees all that its
-// setter did before. There is no order between two of them: what needs one is under the mutex.
+// A value that one thread sets and others read without a mutex. A thread that reads a value also
+// sees everything that the setter did before. Two Published values are not ordered with each other;
+// what needs such an order is protected by the mutex.
 template <class T>
 class Published {
  public:

@@ -6,34 +6,33 @@
 
 namespace torch::cuda::lms {
 
-// What the user sets. Read without the LMS mutex.
+// The user's settings. They are read without the LMS mutex.
 struct Settings {
   Published<bool> enabled{false};
 
-  // Bytes that PyTorch may take from a device; 0 = what there is.
+  // Maximum number of bytes that PyTorch may take from a device; 0 means all that is available.
   Published<size_t> limit{0};
 
-  // Bytes of the smallest storage that is managed. 1 MiB as in the first LMS.
+  // Size in bytes of the smallest storage that is managed. The default is that of the first LMS.
   Published<size_t> size{size_t(1) << 20};
 
-  // Bytes of host memory that may be pinned, for all devices; 0 = what the
-  // machine has.
+  // Maximum number of bytes of host memory that may be pinned for all devices together; 0 means all
+  // that the machine has.
   Published<size_t> host_limit{0};
 
-  // Page out everything idle at each allocation. For tests: any use of a
-  // storage that the guard does not see becomes an error at once.
+  // Page out all idle blocks at each allocation. For tests: any use of a storage that the guard
+  // does not see fails at once.
   Published<bool> stress{false};
 
-  // Make room only for requests that have failed, and keep none for others. For tests.
+  // Make room only after a request has failed, and keep no memory free for libraries. For tests.
   Published<bool> late{false};
 
-  // Before a block is paged out without a copy, compare it with its host copy.
-  // For tests: an operator that writes without saying so is counted.
+  // Compare a block with its host copy before it is paged out without a copy. For tests: this
+  // counts the writes of operators that do not declare them.
   Published<bool> verify_clean{false};
 
-  // As verify_clean, and compare every block with its host copy once more before
-  // its memory is given up, behind the release check. For tests: what would be
-  // lost is counted.
+  // Like verify_clean, but compare every block with its host copy once more after the release
+  // check, before its memory is given up. For tests: this counts writes that would be lost.
   Published<bool> verify{false};
 };
 

@@ -7,8 +7,8 @@
 
 namespace torch::cuda::lms {
 
-// Current value, its peak since the last reset, and the sums of increases and
-// decreases: the four numbers of torch.cuda.memory_stats().
+// The current value, its peak since the last reset, and the sums of all increases and decreases:
+// the same four numbers as in torch.cuda.memory_stats().
 struct Stat {
   int64_t current = 0;
   int64_t peak = 0;
@@ -29,7 +29,7 @@ struct Stat {
   }
 };
 
-// {all, small_pool, large_pool}, split as the native allocator splits.
+// {all, small_pool, large_pool}, divided in the same way as in the native allocator.
 struct StatArray {
   static constexpr size_t kSmallSize = size_t(1) << 20; // bytes, c10's kSmallSize
 
@@ -51,12 +51,12 @@ struct StatArray {
   }
 };
 
-// How an allocation was served, as the first LMS counted it.
+// How an allocation was served, in the categories of the first LMS.
 enum class Source {
   FreeList, // from the native allocator's cache
   CudaMalloc, // new memory from the device
   ReclaimOne, // after one page-out
-  ReclaimFragments, // after several page-outs
+  ReclaimFragments, // after all idle blocks were paged out
   ReclaimAll, // after everything idle was paged out
   CudaMallocRetry, // after the native allocator's cache was emptied
 };
@@ -66,18 +66,18 @@ struct Stats {
   StatArray pinned; // blocks in use by an operator
   StatArray pinned_bytes;
   Stat resident_bytes; // on the device, of storages that an operator has used
-  Stat paged_out_bytes; // managed and on the host only
-  Stat held_bytes; // on the device until released: see Residency::lasting()
+  Stat paged_out_bytes; // managed, and only on the host
+  Stat held_bytes; // on the device until the program releases it: see Residency::lasting()
   int64_t page_out_count = 0;
   int64_t page_out_bytes = 0;
   int64_t page_in_count = 0;
   int64_t page_in_bytes = 0;
-  int64_t clean_count = 0; // page-outs that needed no copy
+  int64_t clean_count = 0; // page-outs that did not need a copy
   int64_t adopted = 0; // storages that came under management
-  int64_t out_of_memory_retries = 0; // allocations that first failed
-  int64_t out_of_memory_caught = 0; // by operators that went on
-  int64_t over_limit_count = 0; // requests that the user's limit gave way to
-  int64_t over_limit_bytes_peak = 0; // by so many at most
+  int64_t out_of_memory_retries = 0; // allocations that failed at first
+  int64_t out_of_memory_caught = 0; // failed allocations in operators that went on without an error
+  int64_t over_limit_count = 0; // requests for which the user's limit gave way
+  int64_t over_limit_bytes_peak = 0; // the most by which the limit was exceeded
   int64_t clean_violations = 0; // see Settings::verify_clean
   int64_t violations = 0; // see Settings::verify
   std::array<int64_t, kSources> alloc_distribution{};

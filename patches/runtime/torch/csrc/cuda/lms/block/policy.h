@@ -4,15 +4,15 @@
 
 namespace torch::cuda::lms {
 
-// Which block to page out next: of the least recently used idle ones, the one
-// that fits the need best, so that a small request does not move a huge block.
-// Every allocation, use and free of a managed block passes through here, in
-// issue order, with its size: a planner that records them replaces this class.
+// Chooses the block to page out next. Among the least recently used idle blocks it takes the one
+// that fits the need best, so that a small request does not move a huge block. The policy is told
+// about every allocation, use and free of a managed block, in issue order. A planner that records
+// these can replace this class.
 class Policy {
  public:
   void allocated(Block&) {}
 
-  // An operator begins to use the block.
+  // An operator starts to use the block.
   void used(Block& block) {
     remove(block);
   }
@@ -29,12 +29,12 @@ class Policy {
     remove(block);
   }
 
-  // Bytes of device memory that idle blocks have.
+  // Bytes of device memory that idle blocks occupy.
   size_t bytes() const {
     return bytes_;
   }
 
-  // The block to page out when this many bytes are missing, or null.
+  // The block to page out when this number of bytes is missing; null if no block is idle.
   Block* victim(size_t missing) const {
     Block* best = nullptr;
     size_t seen = 0;
@@ -42,7 +42,7 @@ class Policy {
       if (block->size >= missing && (!best || block->size < best->size)) {
         best = block;
       }
-      // Newer blocks will be needed sooner, however well they fit.
+      // Newer blocks will be needed sooner, so they are not considered even if they fit better.
       if (++seen == kWindow) {
         break;
       }
@@ -50,7 +50,7 @@ class Policy {
     return best || idle_.empty() ? best : idle_.front();
   }
 
-  // The smallest idle block of at least so many bytes, or null.
+  // The smallest idle block of at least this number of bytes; null if there is none.
   Block* fitting(size_t bytes) const {
     Block* best = nullptr;
     for (Block* const block : idle_) {

@@ -6,18 +6,18 @@
 
 namespace torch::cuda::lms {
 
-// Why a block has to stay on its device.
+// The reasons why a block has to stay on its device.
 enum class Reason {
-  Operator, // operators, or an autograd node, use it now; counted
-  Holder, // torch.cuda.lms.resident(); counted
-  Address, // its address was handed out, or exclude(): until release()
+  Operator, // in use by operators or an autograd node; counted
+  Holder, // held by torch.cuda.lms.resident(); counted
+  Address, // its address was exported, or exclude() was called: until release()
   Graph, // a CUDA graph replays its address: until release()
   Hook, // a hook of an autograd node used it: until release()
-  Collective, // used by a collective, which runs on: until another operator uses it
+  Collective, // in use by a collective that may still run: until another operator uses the block
 };
 constexpr size_t kReasons = 6;
 
-// The one answer to whether a block may move: it may when there is no reason to stay.
+// The reasons for which one block has to stay. The block may be moved when there are none.
 class Residency {
  public:
   void add(Reason reason) {
@@ -25,7 +25,7 @@ class Residency {
     count = counted(reason) ? count + 1 : 1;
   }
 
-  // False when that was no reason.
+  // Returns false if this was not a reason to stay.
   bool remove(Reason reason) {
     uint32_t& count = counts_[static_cast<size_t>(reason)];
     if (count == 0) {
@@ -48,12 +48,12 @@ class Residency {
     return false;
   }
 
-  // Whether it stays until the program says otherwise, however long that takes.
+  // Whether the block stays until the program releases it, however long that takes.
   bool lasting() const {
     return has(Reason::Holder) || released_by_user();
   }
 
-  // Whether it has a reason that torch.cuda.lms.release() ends.
+  // Whether there is a reason that torch.cuda.lms.release() removes.
   bool released_by_user() const {
     return has(Reason::Address) || has(Reason::Graph) || has(Reason::Hook);
   }

@@ -12,10 +12,10 @@ namespace torch::cuda::lms {
 //                                              +--> PagedOut (undone)
 //   any --> Freed
 //
-// PagingOut holds device memory and has a copy in flight. So does PagingIn, but
-// begins without: one thread gets memory for the block then, and others that need
-// it wait. On demand both last for a few calls; a planner may let them last for
-// many operators.
+// In PagingOut, the block has device memory, and a copy is in flight. The same is true for
+// PagingIn, except at its start: one thread allocates memory for the block then, and other threads
+// that need the block wait. With paging on demand, a block is in these two states only for the
+// duration of a few calls. A planner could keep it in them during many operators.
 enum class State { Resident, PagingOut, PagedOut, PagingIn, Freed };
 
 inline const char* name_of(State state) {
@@ -53,8 +53,8 @@ inline bool allowed(State from, State to) {
   return false;
 }
 
-// A state that can only be changed along the arrows above. A wrong arrow is a
-// bug of the runtime: it throws c10::Error instead of moving bytes.
+// A state that can only change along the arrows above. Any other change is a bug of the runtime,
+// and throws c10::Error before any bytes are moved.
 class StateMachine {
  public:
   explicit StateMachine(State initial) : state_(initial) {}

@@ -16,7 +16,7 @@ Pager& Runtime::pager(c10::DeviceIndex device) {
   if (Pager* const pager = slot.load(std::memory_order_acquire)) {
     return *pager;
   }
-  // Not the LMS mutex: callers may hold it.
+  // A separate mutex, because callers may hold the LMS mutex.
   static auto* const making = new std::mutex;
   const std::lock_guard<std::mutex> lock(*making);
   if (!slot.load(std::memory_order_acquire)) {

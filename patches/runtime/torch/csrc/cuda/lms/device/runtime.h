@@ -8,22 +8,23 @@
 
 namespace torch::cuda::lms {
 
-// What there is one of per process: the settings, and a pager for each device in use.
-// Never destroyed: storages die after static destructors have run.
+// The state of the process: the settings, and one pager for each device in use. It is never
+// destroyed, because storages are freed even after static destructors have run.
 class Runtime {
  public:
   static Runtime& get();
 
   Settings settings;
 
-  // The allocator behind the tier, and who looks at operators; null until LMS is turned on first.
+  // The allocator behind the tier, and the part that watches operators. Both are null until LMS is
+  // turned on for the first time.
   compat::cca::CUDAAllocator* native = nullptr;
   Attention* attention = nullptr;
 
-  // The pager of a device, made at the first call.
+  // The pager of a device. Creates it at the first call.
   Pager& pager(c10::DeviceIndex device);
 
-  // The pager of a device, or null.
+  // The pager of a device; null if there is none yet.
   Pager* find(c10::DeviceIndex device) const;
 
   template <class F>

@@ -116,7 +116,7 @@ void Arena::reset_accumulated() {
   busy_.reset_accumulated();
 }
 
-// Bytes that are missing until a buffer of so many can be had.
+// How many bytes have to be pinned before a buffer of this size can be taken.
 size_t Arena::lacking(size_t bytes) const {
   size_t found = 0;
   for (auto range = by_size_.rbegin(); range != by_size_.rend(); ++range) {
@@ -134,8 +134,8 @@ size_t Arena::lacking(size_t bytes) const {
   return bytes - found;
 }
 
-// Nothing may be lacking. The largest ranges first, so that the parts are few;
-// the last part is cut from the range that it fits best.
+// There must be enough free memory: see lacking(). Takes the largest ranges first, so that there
+// are few parts, and cuts the last part from the range that it fits best.
 HostBuffer Arena::fit(size_t bytes) {
   HostBuffer buffer;
   for (size_t left = bytes; left > 0;) {
@@ -162,8 +162,8 @@ void Arena::free(const HostBuffer& buffer) {
 }
 
 void Arena::insert(char* data, size_t size) {
-  // Two slabs may touch by chance; a range must not span them, because each is
-  // unpinned by itself.
+  // Two slabs can happen to be adjacent. A range must not span both, because each slab is unpinned
+  // separately.
   auto next = free_.lower_bound(data);
   if (next != free_.end() && data + size == next->first && !slabs_.count(next->first)) {
     size += next->second;
@@ -202,8 +202,8 @@ void Arena::add(std::unique_ptr<Slab> slab) {
   insert(data, size);
 }
 
-// Slabs grow with the arena: little is pinned in vain (two of these are a tenth
-// of it), and not in many steps.
+// The size of a slab grows with the arena, so that little is pinned in vain (two slabs are a tenth
+// of the arena) and few slabs are needed.
 size_t Arena::slab_bytes() const {
   return std::min(std::max(kSmallestSlab, Slab::rounded(current() / 20)), kLargestSlab);
 }
@@ -217,7 +217,7 @@ void Arena::grow(size_t bytes) {
     if (slab == needed) {
       throw;
     }
-    pin(needed); // not more than that, then
+    pin(needed); // without the surplus
   }
 }
 
@@ -238,8 +238,7 @@ void Arena::pin(size_t bytes) {
   }
 }
 
-// Begins the next slab when what is free will not last for another request like
-// the last one.
+// Starts to pin the next slab if the free memory is not enough for another request of this size.
 void Arena::pin_ahead(size_t bytes) {
   const size_t slab = slab_bytes();
   if (pinner_.bytes() > 0 || free_bytes_ >= std::min(bytes, slab)) {
@@ -251,7 +250,7 @@ void Arena::pin_ahead(size_t bytes) {
   }
 }
 
-// Takes the pinner's slab, if it has one. False without.
+// Takes over the pinner's slab. Returns false if there is none.
 bool Arena::ready() {
   const size_t made = pinner_.bytes();
   if (made == 0) {
@@ -267,7 +266,7 @@ bool Arena::ready() {
 }
 
 void Arena::collect() {
-  // In the order in which they were given back, which is nearly that of their copies.
+  // The buffers are in the order of give(), which is nearly the order in which their copies end.
   size_t misses = 0;
   for (auto entry = pending_.begin(); entry != pending_.end() && misses < kMisses;) {
     if (!entry->copied->done()) {

@@ -15,42 +15,43 @@
 
 namespace torch::cuda::lms {
 
-// Pinned host memory of one device: slabs next to it, suballocated best fit in
-// steps of kAlign bytes, neighbours merged when freed. A buffer that fits
-// nowhere is put together from parts, so that what is free is not lost to
-// fragmentation. Once the arena is in use the next slab is pinned before it is
-// needed. Slabs are kept until trim().
-// Used under the LMS mutex, with the device current.
+// Pinned host memory for one device, in slabs on the NUMA node next to it. Buffers are allocated
+// best fit in multiples of kAlign bytes, and adjacent free ranges are merged. A buffer for which no
+// range is large enough is put together from parts, so that fragmentation does not waste memory.
+// Once the arena is in use, the next slab is pinned before it is needed. Slabs are kept until
+// trim(). Used under the LMS mutex, with the device current.
 class Arena {
  public:
   Arena(c10::DeviceIndex device, const Settings& settings);
 
-  // A buffer of at least this many bytes. False when there is none because copies are in flight:
-  // that is better waited for, with oldest(), than more memory pinned. Throws c10::Error when the
-  // limit of the process or the machine's memory is reached.
+  // Takes a buffer of at least this many bytes. Returns false if copies in flight still use the
+  // memory: it is better to wait for them, with oldest(), than to pin more. Throws c10::Error if
+  // the host limit of the process is reached or the machine has no memory left.
   bool take(size_t bytes, HostBuffer& buffer);
 
-  // The buffer may be used again when the event is complete (null: at once). Asks CUDA nothing:
-  // while a graph is captured, that would end the capture.
+  // Returns a buffer, which may be used again when the event is complete (null: at once). Does not
+  // query the event, because this would invalidate the capture of a graph.
   void give(HostBuffer buffer, EventRef copied);
 
-  // The end of the copies of the buffer that was given back first, or null.
+  // The event after which the buffer that was returned first is free; null if no buffer is in use
+  // by copies.
   EventRef oldest() const {
     return pending_.empty() ? nullptr : pending_.front().copied;
   }
 
-  // Takes back what copies no longer use; and what a caller has waited for.
+  // collect() frees buffers whose copies have ended. finished() frees those of an event for which
+  // the caller has waited.
   void collect();
   void finished(const EventRef& copied);
 
-  // The arena will be needed soon: begins the first slab.
+  // Starts to pin the first slab, because the arena will be needed soon.
   void prepare();
 
-  // Pins until there are so many bytes; returns how many there are.
+  // Pins until there is at least this number of bytes; returns how many there are.
   size_t reserve(size_t bytes);
 
-  // Unpins slabs that hold no buffer, not even one whose copies are in flight; returns the bytes
-  // released.
+  // Unpins slabs that contain no buffer, not even one that copies in flight still use. Returns the
+  // number of bytes that were unpinned.
   size_t trim();
 
   void reset_peak();
@@ -63,7 +64,7 @@ class Arena {
     return used_; // bytes of buffers that are taken
   }
   const Stat& busy() const {
-    return busy_; // the same, and of those given back whose copies are in flight
+    return busy_; // bytes of buffers that are taken, or still used by copies
   }
   size_t bytes_on_node(size_t node) const {
     return by_node_[node];
@@ -75,7 +76,7 @@ class Arena {
     EventRef copied;
   };
 
-  using Range = std::map<char*, size_t>::iterator; // of free_
+  using Range = std::map<char*, size_t>::iterator; // in free_
 
   size_t lacking(size_t bytes) const;
   HostBuffer fit(size_t bytes);
@@ -93,17 +94,17 @@ class Arena {
   }
 
   static constexpr size_t kAlign = 4096; // bytes
-  // Each part is a copy of its own: 256 KiB take 5 us on the link, as long as it
-  // takes to issue one.
+  // Each part is a separate copy. Copying 256 KiB takes 5 us on the link, as long as issuing the
+  // copy.
   static constexpr size_t kSmallestPart = size_t(256) << 10; // bytes
-  static constexpr size_t kMisses = 8; // buffers in use, of those that collect() asks for
+  static constexpr size_t kMisses = 8; // collect() stops after this number of buffers still in use
   static constexpr size_t kSmallestSlab = size_t(8) << 20; // bytes
   static constexpr size_t kLargestSlab = size_t(512) << 20; // bytes
 
   const Settings& settings_;
-  const int node_; // of the device; -1 unknown
-  std::map<char*, std::unique_ptr<Slab>> slabs_; // by start
-  std::map<char*, size_t> free_; // start -> bytes, never across slabs
+  const int node_; // NUMA node of the device; -1 if unknown
+  std::map<char*, std::unique_ptr<Slab>> slabs_; // by start address
+  std::map<char*, size_t> free_; // start -> bytes; no range spans two slabs
   std::multimap<size_t, char*> by_size_;
   std::deque<Pending> pending_;
   Pinner pinner_;
@@ -111,7 +112,7 @@ class Arena {
   Stat pinned_;
   Stat used_;
   Stat busy_;
-  std::vector<size_t> by_node_; // bytes of slabs
+  std::vector<size_t> by_node_; // bytes of slabs on each NUMA node
 };
 
 } // namespace torch::cuda::lms

@@ -5,13 +5,14 @@
 
 namespace torch::cuda::lms {
 
-// Host memory that the arenas of all devices have pinned, against the limit
-// that the user set and what the machine has. Used under the LMS mutex.
+// Counts the host memory that the arenas of all devices have pinned, and compares it with the limit
+// that the user set and with what the machine has left. Used under the LMS mutex.
 class Budget {
  public:
   static Budget& get();
 
-  // Counts the bytes, or says why they cannot be had. Limit 0 = the machine's.
+  // Counts these bytes as pinned, or returns false and the reason why they cannot be pinned. A
+  // limit of 0 means that only the machine limits it.
   bool take(size_t bytes, size_t limit, std::string& why);
   void give(size_t bytes);
 

@@ -11,8 +11,7 @@ struct HostPart {
   size_t size; // bytes
 };
 
-// Pinned host memory for the bytes of one storage, in one or more parts. Does
-// not own them: the arena does.
+// Pinned host memory for the bytes of one storage, in one or more parts. The arena owns the memory.
 class HostBuffer {
  public:
   void add(char* data, size_t size) {
@@ -30,8 +29,8 @@ class HostBuffer {
     return size_ > 0;
   }
 
-  // Calls piece(part's address, offset in the storage, bytes) for each part of
-  // the first so many bytes; the buffer's end may be unused.
+  // Calls piece(address of the part, offset in the storage, bytes) for each part of the first
+  // `bytes` bytes. The end of the buffer may be unused.
   template <typename Piece>
   void each(size_t bytes, Piece piece) const {
     size_t offset = 0;

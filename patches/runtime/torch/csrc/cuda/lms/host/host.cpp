@@ -16,14 +16,14 @@ namespace {
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
-// The number in a file that holds nothing else; `none` for "max" or no file.
+// Reads a file that contains only a number. Returns `none` if it contains "max" or does not exist.
 size_t number_in(const std::string& path, size_t none) {
   std::ifstream file(path);
   size_t number = 0;
   return file >> number ? number : none;
 }
 
-// The number behind a word in a file of lines "word number".
+// Reads the number that follows a word, from a file with lines of the form "word number".
 size_t field_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   std::string word;
@@ -41,12 +41,12 @@ size_t left(size_t limit, size_t usage, size_t reclaimable) {
   if (limit >= kUnlimited / 2) { // version 1 says "none" with a huge number
     return kUnlimited;
   }
-  // Pages that only cache files are given up before the limit is enforced.
+  // Pages that only cache files are reclaimed before the limit is enforced.
   const size_t used = usage - std::min(usage, reclaimable);
   return limit - std::min(limit, used);
 }
 
-// Every group from the process's own up to the root has a say.
+// The limits of all groups apply, from the process's own group up to the root.
 size_t cgroup_bytes(const std::string& root) {
   std::ifstream groups(root + "/proc/self/cgroup");
   size_t bytes = kUnlimited;
@@ -96,7 +96,7 @@ size_t available_bytes(const std::string& root) {
   if (total == 0) {
     return kUnlimited;
   }
-  // A machine without any free memory kills before it refuses.
+  // Keep some memory free: the kernel kills processes before an allocation fails.
   const size_t reserve = total / 64;
   return std::min(available - std::min(available, reserve), cgroup_bytes(root));
 }
@@ -127,7 +127,7 @@ void prefer_node(void* data, size_t bytes, int node) {
     return;
   }
   const uint64_t mask = uint64_t(1) << node;
-  // The memory is as good elsewhere, only slower: a refusal is no error.
+  // If this fails, the memory is only slower, so the error is ignored.
   (void)syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, &mask, sizeof(mask) * 8 + 1, 0);
 }
 
@@ -138,7 +138,7 @@ std::vector<size_t> bytes_by_node(const char* data, size_t bytes) {
     pages.push_back(data + offset);
   }
   std::vector<int> where(pages.size(), 0);
-  // Without nodes to move to it only tells where the pages are.
+  // Without target nodes, the call only reports where the pages are.
   if (syscall(SYS_move_pages, 0, pages.size(), pages.data(), nullptr, where.data(), 0) != 0) {
     std::fill(where.begin(), where.end(), 0);
   }

@@ -28,11 +28,11 @@ class Pinner::Worker {
     pool_.run([this, bytes, device, node] {
       try {
         const c10::cuda::CUDAGuard guard(device);
-        // Another thread's capture does not concern this one.
+        // Captures of other threads do not forbid CUDA calls in this thread then.
         const compat::RelaxedCapture relaxed;
         slab_ = std::make_unique<Slab>(bytes, node);
       } catch (const std::exception&) {
-        slab_.reset(); // whoever needs the memory tries himself, and is told why
+        slab_.reset(); // a caller that needs the memory pins it itself, and gets the error
       }
     });
   }
@@ -43,8 +43,8 @@ class Pinner::Worker {
   }
 
  private:
-  // The runtime is never destroyed; a thread that is inside of the driver when
-  // the process unloads it would crash.
+  // At process exit, waits for all workers. The runtime is never destroyed, and a thread that is
+  // inside the driver when the process unloads it would crash.
   struct Exit {
     std::mutex mutex;
     std::unordered_set<Worker*> workers;
@@ -60,8 +60,8 @@ class Pinner::Worker {
     return instance;
   }
 
-  std::unique_ptr<Slab> slab_; // the pool's thread's until waitWorkComplete()
-  c10::ThreadPool pool_; // destroyed first: it waits for its thread
+  std::unique_ptr<Slab> slab_; // belongs to the pool's thread until waitWorkComplete()
+  c10::ThreadPool pool_; // last member, so it is destroyed first: it waits for its thread
 };
 
 Pinner::Pinner(c10::DeviceIndex device, int node) : device_(device), node_(node) {}

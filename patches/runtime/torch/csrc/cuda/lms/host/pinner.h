@@ -10,8 +10,8 @@
 
 namespace torch::cuda::lms {
 
-// Makes one slab ahead of need, in a thread of its own. Used under the LMS
-// mutex, which its thread never takes.
+// Pins one slab before it is needed, in its own thread. Used under the LMS mutex, which this thread
+// never takes.
 class Pinner {
  public:
   Pinner(c10::DeviceIndex device, int node);
@@ -19,15 +19,15 @@ class Pinner {
   Pinner& operator=(const Pinner&) = delete;
   ~Pinner();
 
-  // Bytes of the slab that is being made or ready; 0 when there is none.
+  // Size in bytes of the slab that is being pinned or is ready; 0 if there is none.
   size_t bytes() const {
     return bytes_;
   }
 
-  // Begins a slab. There must be none.
+  // Starts to pin a slab. Must not be called while there is one.
   void start(size_t bytes);
 
-  // The slab, when it is ready: waits for it. Null when it could not be made.
+  // Waits for the slab and returns it; null if it could not be pinned.
   std::unique_ptr<Slab> finish();
 
  private:
@@ -36,7 +36,7 @@ class Pinner {
   const c10::DeviceIndex device_;
   const int node_;
   size_t bytes_ = 0;
-  std::unique_ptr<Worker> worker_; // made at the first start()
+  std::unique_ptr<Worker> worker_; // created at the first start()
 };
 
 } // namespace torch::cuda::lms

@@ -16,11 +16,11 @@ namespace torch::cuda::lms {
 namespace {
 
 using host::kHugePage;
-constexpr size_t kPage = 4096; // bytes, the smallest there is
-constexpr size_t kPart = size_t(32) << 20; // bytes that are worth a thread
+constexpr size_t kPage = 4096; // bytes; the smallest page size
+constexpr size_t kPart = size_t(32) << 20; // bytes; the least work for which a thread is worthwhile
 constexpr size_t kThreads = 8;
 
-// A page has memory from its first write on.
+// The kernel allocates a page at the first write to it.
 void touch(char* data, size_t bytes) {
   for (size_t offset = 0; offset < bytes; offset += kPage) {
     *static_cast<volatile char*>(data + offset) = 0;
@@ -28,7 +28,7 @@ void touch(char* data, size_t bytes) {
 }
 
 void touch_in_parallel(char* data, size_t bytes) {
-  const size_t cores = std::thread::hardware_concurrency() / 2; // two threads a core
+  const size_t cores = std::thread::hardware_concurrency() / 2; // two hardware threads per core
   const size_t threads = std::min({kThreads, std::max<size_t>(cores, 1), bytes / kPart});
   if (threads <= 1) {
     touch(data, bytes);
@@ -54,7 +54,7 @@ Slab::Slab(size_t bytes, int node) : size_(rounded(bytes)) {
     }
   }
   if (!registered_) {
-    // Systems that cannot register memory can still allocate it.
+    // Systems that cannot register memory can still allocate pinned memory.
     void* data = nullptr;
     const cudaError_t error = cudaHostAlloc(&data, size_, cudaHostAllocPortable);
     if (error != cudaSuccess) {
@@ -76,7 +76,7 @@ Slab::~Slab() {
   try {
     release();
   } catch (const c10::Error&) {
-    // At process exit the driver may be gone: nothing can be done about it then.
+    // At process exit, the driver may already be unloaded. The error can be ignored then.
     (void)cudaGetLastError();
   }
 }
@@ -99,7 +99,7 @@ size_t Slab::rounded(size_t bytes) {
 }
 
 bool Slab::map(int node) {
-  // A huge page more than needed, to begin at the start of one.
+  // Map one more huge page than needed, so that the slab can start at a huge page boundary.
   const size_t mapped = size_ + kHugePage;
   void* const start =
       mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -114,8 +114,8 @@ bool Slab::map(int node) {
   (void)munmap(first + before + size_, mapped - before - size_);
   data_ = first + before;
   (void)madvise(data_, size_, MADV_HUGEPAGE);
-  // After a fork the first write would give this process other pages than those
-  // that the device copies to.
+  // After a fork, the first write to a page would give this process a copy of the page, and the
+  // device would still use the old one.
   (void)madvise(data_, size_, MADV_DONTFORK);
   host::prefer_node(data_, size_, node);
   return true;

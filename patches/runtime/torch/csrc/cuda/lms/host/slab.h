@@ -5,22 +5,21 @@
 
 namespace torch::cuda::lms {
 
-// A mapping of pinned host memory. Owns it.
+// Owns one mapping of pinned host memory.
 //
-// Memory that the CUDA driver allocates and pins takes 0.3 s per GiB, in one
-// thread, and holds up other threads' launches meanwhile. Huge pages that
-// several threads touch first and the driver then registers take 0.03 s
-// (H200 host, 16 cores: docs/results).
+// If the CUDA driver allocates and pins memory, it takes 0.3 s per GiB in one thread, and launches
+// of other threads are blocked meanwhile. If several threads first touch huge pages, which the
+// driver then registers, it takes 0.03 s per GiB (H200 host, 16 cores: docs/results).
 class Slab {
  public:
-  // Rounds the size up to whole huge pages and prefers a NUMA node (-1: any).
-  // Throws c10::Error when the memory cannot be had or pinned.
+  // Rounds the size up to whole huge pages, and prefers a NUMA node (-1: any). Throws c10::Error if
+  // the memory cannot be allocated or pinned.
   Slab(size_t bytes, int node);
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
   ~Slab();
 
-  // Unpins it. Throws c10::Error when the driver refuses; it is as it was then.
+  // Unpins the memory. Throws c10::Error if the driver refuses; nothing has changed then.
   void release();
 
   static size_t rounded(size_t bytes);
@@ -42,7 +41,7 @@ class Slab {
 
   char* data_ = nullptr;
   const size_t size_;
-  bool registered_ = false; // else the driver allocated it
+  bool registered_ = false; // false if the driver allocated the memory
   std::vector<size_t> by_node_;
 };
 

@@ -15,7 +15,7 @@ void FreedMemory::freed(const void* memory, size_t bytes, EventRef last_use) {
   ranges_[begin] = {begin + bytes, std::move(last_use)};
 }
 
-// The first range that ends behind the address.
+// The first range that ends after the address.
 FreedMemory::Ranges::const_iterator FreedMemory::first_behind(uintptr_t address) const {
   auto range = ranges_.upper_bound(address);
   if (range != ranges_.begin() && std::prev(range)->second.end > address) {
@@ -47,7 +47,7 @@ bool FreedMemory::block(const void* memory, size_t bytes, cudaStream_t stream) c
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t end = begin + bytes;
   std::vector<EventRef> events;
-  uintptr_t known = begin; // what lies before is
+  uintptr_t known = begin; // everything before this address is known
   for (auto range = first_behind(begin); known < end; ++range) {
     if (range == ranges_.end() || range->first > known) {
       return false;

@@ -9,34 +9,38 @@
 
 namespace torch::cuda::lms {
 
-// When free memory was last used. The native allocator gives free memory out in the order of its
-// home stream: whoever uses it there runs behind everything that this stream has queued. A page-in
-// runs on another stream. Were it to wait for all that the home stream has queued, it would never
-// run beside computation; so it waits for the last use of its own memory. (RMM, too, keeps an event
-// for each free block.) One for each device, under the LMS mutex.
+// Remembers when free memory was last used. There is one for each device, under the LMS mutex.
 //
-// Only what the native allocator cuts from large segments is known here. It hears of every request
-// for such memory; what is freed without its knowing is unknown from then on. The addresses of a
-// large segment that went back to the device can come again as a small one.
+// The native allocator hands out free memory in the order of its home stream: work on that stream
+// runs after everything that is already queued there. A page-in runs on another stream. If it
+// waited for all queued work of the home stream, it could never overlap with compute. Therefore it
+// waits only for the last use of its own memory. (RMM keeps an event for each free block, too.)
+//
+// This class only knows memory that the native allocator takes from large segments, because it is
+// told only about requests for such memory. Memory that was taken, and then freed without a call of
+// freed(), is unknown. When a large segment is returned to the device, a small segment can later
+// have the same addresses.
 class FreedMemory {
  public:
-  // Whether memory for a request of so many bytes comes from a large segment.
+  // Whether memory for a request of this number of bytes comes from a large segment.
   static constexpr bool knows(size_t bytes) {
     return bytes > StatArray::kSmallSize;
   }
 
-  // Such memory goes back to the native allocator. The event is complete when its last use is.
+  // Call this when such memory goes back to the native allocator. The event is complete when the
+  // last use of the memory is.
   void freed(const void* memory, size_t bytes, EventRef last_use);
 
-  // The native allocator has given the memory out.
+  // Call this when the native allocator has handed out the memory.
   void taken(const void* memory, size_t bytes) {
     if (!ranges_.empty()) {
       erase(reinterpret_cast<uintptr_t>(memory), bytes);
     }
   }
 
-  // Makes the stream wait for the last use of memory that is about to be taken for a request of so
-  // many bytes. False, and no wait, if that is not known. Throws c10::Error.
+  // Makes the stream wait for the last use of memory that is about to be taken for a request of
+  // this number of bytes. Returns false, without a wait, if the last use is not known. Throws
+  // c10::Error.
   bool block(const void* memory, size_t bytes, cudaStream_t stream) const;
 
   void forget() {
@@ -48,9 +52,10 @@ class FreedMemory {
     uintptr_t end;
     EventRef last_use;
   };
-  using Ranges = std::map<uintptr_t, Range>; // by their beginnings; none overlap
+  using Ranges = std::map<uintptr_t, Range>; // by start address; ranges do not overlap
 
-  // So many are kept. Addresses that went back to the device need not come again.
+  // Maximum number of ranges; all are forgotten when it is reached. Addresses that were returned to
+  // the device may never come back, so the number would grow.
   static constexpr size_t kRanges = 4096;
 
   void erase(uintptr_t begin, size_t bytes);

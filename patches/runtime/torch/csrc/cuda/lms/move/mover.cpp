@@ -21,10 +21,10 @@ constexpr const char* kPagedOut =
     "tensor.data_ptr() in Python, call the function that uses it through "
     "torch.cuda.lms.wrap(function), or hold it on the GPU with torch.cuda.lms.resident(tensor).";
 
-// So many streams are remembered before those are forgotten that no block was used on.
+// If there are more streams, those on which no block was used are forgotten.
 constexpr size_t kTimelines = 64;
 
-// A stream that may be waited for at any time: the user can have destroyed one of his own.
+// Whether the stream can be used at any time. The user may have destroyed an external stream.
 bool lasting(c10::cuda::CUDAStream stream) {
   return !compat::is_external(stream);
 }
@@ -46,7 +46,7 @@ Mover::Mover(
       arena_(device, settings),
       checker_(device) {}
 
-// ---- what streams do ----
+// ---- streams and uses ----
 
 Timeline& Mover::timeline(c10::cuda::CUDAStream stream) {
   auto& slot = timelines_[stream.stream()];
@@ -91,7 +91,7 @@ void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
 void Mover::order(Block& block, cudaStream_t stream, bool captured) {
   if (block.arrived &&
       std::find(block.ordered.begin(), block.ordered.end(), stream) == block.ordered.end()) {
-    // The handle of the default stream means the current device's.
+    // The handle of the default stream refers to the current device.
     const c10::cuda::CUDAGuard guard(device_);
     if (captured) {
       // A graph must not depend on work outside of it.
@@ -122,7 +122,8 @@ void Mover::wrote(Block& block) {
 
 void Mover::finish_collectives() {
   const uint64_t until = collectives_;
-  synchronize(); // their streams are not known, nor who waits for them
+  // The streams of collectives are unknown, and so are the streams that wait for them.
+  synchronize();
   finished_ = std::max(finished_, until);
 }
 
@@ -132,9 +133,9 @@ void Mover::synchronize() {
   C10_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-// ---- to the host ----
+// ---- page-out ----
 
-// False when nothing but a wait for copies would help. Throws c10::Error.
+// Returns false if only waiting for copies can help. Throws c10::Error.
 bool Mover::take_host(Block& block) {
   if (block.host) {
     return true;
@@ -157,7 +158,7 @@ bool Mover::take_host(Block& block) {
     try {
       block.host.hash = checker_.take();
     } catch (const c10::Error&) {
-      (void)cudaGetLastError(); // the device is full; then this block goes without
+      (void)cudaGetLastError(); // the device is full; this block gets no hash
     }
   }
   return true;
@@ -185,8 +186,8 @@ bool Mover::drop_clean_copies(size_t bytes) {
   return dropped > 0;
 }
 
-// Orders the stream behind the block's uses on others: behind the last that an operator showed, or
-// behind everything that is queued there.
+// Makes the stream wait for the block's uses on other streams: for the last use that an operator
+// showed, or, with `everything`, for all work that is queued there.
 void Mover::behind_uses(Block& block, cudaStream_t stream, bool everything) {
   for (const Use& use : block.uses) {
     if (use.timeline->stream().stream() == stream) {
@@ -199,14 +200,14 @@ void Mover::behind_uses(Block& block, cudaStream_t stream, bool everything) {
 
 bool Mover::start_page_out(Block& block) {
   const c10::cuda::CUDAGuard guard(device_);
-  // Without kernels what no operator shows is assumed to write.
+  // Without a hash, unseen uses are assumed to write.
   const bool unseen = !block.host.hash && !compat::kEveryAccessIsSeen;
   const bool copy = block.dirty || !block.host || unseen;
   block.state.to(State::PagingOut);
   if (!copy) {
     return true;
   }
-  // What is first to read the block.
+  // The first stream that reads the block.
   const cudaStream_t first = block.host.hash ? transfer_.ahead() : transfer_.out();
   try {
     behind_uses(block, first, unseen);
@@ -217,10 +218,11 @@ bool Mover::start_page_out(Block& block) {
       block.arrived->block(first);
     }
     if (block.host.touched) {
-      block.host.touched->block(transfer_.out()); // the buffer is written again
+      block.host.touched->block(transfer_.out()); // it is about to be overwritten
     }
     if (block.host.hash) {
-      // Before the copy: what is written between the two is copied, and found to differ.
+      // The hash is computed before the copy: a write in between is then copied, and the release
+      // check finds a different hash.
       checker_.hash(*block.host.hash, block.memory.get(), block.size, first);
       transfer_.events().record(first)->block(transfer_.out());
     }
@@ -236,8 +238,8 @@ bool Mover::start_page_out(Block& block) {
   return true;
 }
 
-// A copy to the host, or what was to follow it, failed: the device has the bytes. What was issued
-// may still write the host buffer.
+// Called when a copy to the host, or a later step of the page-out, failed: the bytes stay on the
+// device. The copies that were issued may still write the host buffer, so this waits for them.
 void Mover::give_up(Block& block) {
   (void)cudaGetLastError();
   (void)cudaStreamSynchronize(transfer_.ahead());
@@ -259,14 +261,14 @@ void Mover::cancel_page_out(Block& block) {
 bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   const c10::cuda::CUDAGuard guard(device_);
   const bool copied = static_cast<bool>(block.left);
-  // A home that is unknown, or that may be gone, orders nothing: the copy stream does, and the
-  // memory is kept until that is done.
+  // If the home stream is unknown or may have been destroyed, it cannot order anything. The stream
+  // of the copies does this instead, and the memory is kept until its work is done.
   const bool ordered = block.home && lasting(*block.home);
   const cudaStream_t home = ordered ? block.home->stream() : transfer_.out();
   EventRef done;
   try {
-    // What the home stream has queued may write what no operator showed, and others' work that it
-    // will wait for, too.
+    // Unseen writes may be queued on the home stream, and on the other streams that use the block.
+    // All that follows has to run after them.
     behind_uses(block, home, /*everything=*/true);
     if (block.arrived && (!ordered || std::find(block.ordered.begin(), block.ordered.end(), home) ==
                                           block.ordered.end())) {
@@ -309,8 +311,8 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   Registry::place(block, storage, compat::nowhere());
   compat::forbid_access(storage, kPagedOut);
   block.state.to(State::PagedOut);
-  // What the copy waited for is behind it now. Streams that were told by
-  // record_stream() stay: the user does not say it again.
+  // The page-out has waited for these uses. Those of record_stream() are kept, because the user
+  // does not call it again.
   block.uses.erase(
       std::remove_if(
           block.uses.begin(), block.uses.end(), [](const Use& use) { return !use.recorded; }),
@@ -330,10 +332,10 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
 Mover::Outcome Mover::page_out(Block& block) {
   auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
   if (!storage) {
-    return Outcome::Gone; // dying: its deleter waits for the mutex
+    return Outcome::Gone; // being freed: its deleter waits for the mutex
   }
   if (Registry::block_of(*storage) != &block) {
-    block.owner.reset(); // its DataPtr went elsewhere; the guard finds it there
+    block.owner.reset(); // the DataPtr was moved to another storage, where the guard finds it
     Lock::drop_later(std::move(storage));
     return Outcome::Gone;
   }
@@ -365,7 +367,7 @@ void Mover::wait_for_host() {
   }
 }
 
-// Whether the host has the bytes that the device has. Waits for the device: for tests.
+// Whether the host copy is equal to the bytes on the device. Waits for the device: only for tests.
 bool Mover::matches(const Block& block) const {
   std::string device(block.size, '\0');
   C10_CUDA_CHECK(cudaDeviceSynchronize());
@@ -394,10 +396,10 @@ void Mover::report_caught() {
       "once; torch.cuda.lms.stats()[\"release_caught\"] counts.");
 }
 
-// ---- to the device ----
+// ---- page-in ----
 
 void Mover::share(const Block& block, const at::DataPtr& memory) {
-  // By number: others can add streams meanwhile, and take none away.
+  // By index, because other threads can add streams during a pause. They cannot remove any.
   for (size_t i = 0; i < block.uses.size(); ++i) {
     native_.record_stream(memory, block.uses[i].timeline->stream());
   }
@@ -406,7 +408,7 @@ void Mover::share(const Block& block, const at::DataPtr& memory) {
 void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory) {
   const c10::cuda::CUDAGuard guard(device_);
   try {
-    // The memory's last user may still be running on the home stream.
+    // The last user of this memory may still be running on the home stream.
     if (!freed_.block(memory.get(), block.size, transfer_.in())) {
       timeline(*block.home).mark()->block(transfer_.in());
     }
@@ -417,7 +419,7 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
     }
     block.arrived = transfer_.page_in(memory.get(), block.host.buffer, block.size);
   } catch (const c10::Error&) {
-    // The copy may have been issued, and the memory is about to be freed.
+    // The copy may have been issued, and the memory is about to be freed: wait for the copy.
     (void)cudaGetLastError();
     (void)cudaStreamSynchronize(transfer_.in());
     (void)cudaGetLastError();
@@ -437,10 +439,11 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
   stats_.paged_out_bytes.add(-static_cast<int64_t>(block.size));
 }
 
-// ---- the end ----
+// ---- release ----
 
-// The block's memory is about to go back, and its home stream has queued the last use of it, or
-// waits for that: the event, or what it has queued until now.
+// Notes when the block's memory, which is about to go back to the native allocator, was last used:
+// at the event, which its home stream has recorded or waits for. Without an event, everything that
+// the home stream has queued until now counts as a use.
 void Mover::leave_memory(const Block& block, EventRef last_use) {
   if (pressure_ && settings_.enabled && FreedMemory::knows(rounded(block.size))) {
     freed_.freed(
@@ -450,8 +453,8 @@ void Mover::leave_memory(const Block& block, EventRef last_use) {
   }
 }
 
-// The block's memory is about to go back. What record_stream() told, the native allocator waits
-// for itself.
+// Notes the work of other streams on the block's memory, which is about to go back. Uses of
+// record_stream() are left out, because the native allocator waits for them itself.
 void Mover::leave_strays(const Block& block, bool captured) {
   for (const Use& use : block.uses) {
     Timeline& line = *use.timeline;
@@ -459,9 +462,9 @@ void Mover::leave_strays(const Block& block, bool captured) {
       continue;
     }
     uint64_t position = use.position;
-    const bool noted = !lasting(line.stream()) && line.marked(position); // when its operator ended
+    const bool noted = !lasting(line.stream()) && line.marked(position); // by the operator's end
     if (block.stays.has(Reason::Operator) && !noted) {
-      position = line.advance(); // what the operator that uses it has issued until now
+      position = line.advance(); // what the running operator has issued until now
       if (!lasting(line.stream()) && !captured) {
         line.mark();
       }
@@ -477,8 +480,8 @@ void Mover::leave_strays(const Block& block, bool captured) {
   }
 }
 
-// Complete when the stray's work is. Null if the user has destroyed its stream before there was an
-// event for it: the host has waited then.
+// An event that is complete when the stray's work is. Null if the user has destroyed its stream
+// before an event was recorded; the host has waited for the device then.
 EventRef Mover::end_of(const Stray& stray) {
   try {
     return stray.timeline->after(stray.position);
@@ -489,7 +492,7 @@ EventRef Mover::end_of(const Stray& stray) {
   }
 }
 
-// Orders page-ins, from the next on, behind the strays in memory that is allocated on this stream.
+// Makes all later page-ins wait for the strays in memory of this home stream, or of an unknown one.
 void Mover::behind_strays(cudaStream_t home) {
   for (auto stray = strays_.begin(); stray != strays_.end();) {
     if (stray->home && stray->home->stream() != home) {
@@ -510,12 +513,12 @@ void Mover::discard(Block& block, bool captured) noexcept {
       leave_strays(block, captured);
     }
     if (block.memory && captured && (block.arrived || block.left)) {
-      // A captured stream must not wait for what is outside of its graph.
+      // A captured stream must not wait for work outside of its graph.
       keep_until(block.arrived ? block.arrived : block.left, block, block.home);
     } else if (block.memory) {
       const bool ordered = block.home && lasting(*block.home);
-      // The user relies on the order of the stream that was current when the
-      // storage was made, which need not be the one that it was brought back on.
+      // The user relies on the order of the stream that was current when the storage was allocated,
+      // but the block may have been paged in on another stream.
       if (block.moved_home && ordered) {
         behind_uses(block, block.home->stream(), false);
       }
@@ -539,7 +542,8 @@ void Mover::discard(Block& block, bool captured) noexcept {
       }
     }
   } catch (const c10::Error&) {
-    // A destructor runs this, and a copy may be in flight: the host waits.
+    // This is called from a destructor and must not throw. A copy may be in flight, so the host
+    // waits.
     (void)cudaGetLastError();
     (void)cudaDeviceSynchronize();
     (void)cudaGetLastError();

@@ -19,9 +19,9 @@
 
 namespace torch::cuda::lms {
 
-// Moves the bytes of one device's blocks to the host and back, and puts every move in order with
-// the streams that use them. Takes no device memory for blocks, and does not wait for the device
-// unless it says so, or CUDA has refused a call. Under the LMS mutex.
+// Moves the bytes of one device's blocks to the host and back, and orders every move with the
+// streams that use the blocks. It allocates no device memory for blocks. It waits for the device
+// only where a comment says so, or after CUDA has refused a call. Used under the LMS mutex.
 class Mover {
  public:
   Mover(
@@ -33,28 +33,30 @@ class Mover {
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // ---- what streams do ----
+  // ---- streams and uses ----
 
   Timeline& timeline(c10::cuda::CUDAStream stream);
 
-  // An operator's use of a block, at a position on its stream.
+  // Records that an operator has used the block, at a position on its stream.
   static void used(Block& block, Timeline& timeline, uint64_t position);
-  // An operator that begins, on another stream than the block's own. Its use is known at once,
-  // because the block can die before the operator or the node around it ends.
+  // Records that an operator starts to use the block, if the stream is not the block's home stream.
+  // This is recorded at the start, because the block can be freed before the operator or its node
+  // ends.
   void uses(Block& block, c10::cuda::CUDAStream stream);
-  // A stream uses the block in ways that no operator shows. Pauses the mutex.
+  // Records that a stream uses the block in ways that operators do not show. Pauses the mutex.
   void record_stream(Block& block, c10::cuda::CUDAStream stream);
 
-  // The stream waits for the block's arrival; in a capture the host does.
+  // Makes the stream wait for the block's page-in. During a capture, the host waits instead.
   void order(Block& block, cudaStream_t stream, bool captured);
 
-  // An operator on the stream may change the bytes: it waits for a copy of them that is under way,
-  // and the host copy is no longer true.
+  // An operator on the stream may change the bytes: the stream waits for a copy to the host that is
+  // in flight, and the host copy becomes invalid.
   void wrote(Block& block, cudaStream_t stream);
-  // The same for what is written later, where no operator shows it.
+  // The same for unseen writes at a later time.
   void wrote(Block& block);
 
-  // A collective uses the block, on a stream that nobody knows of, after its call has returned.
+  // Records that a collective uses the block, on a stream that is not known, also after its call
+  // has returned.
   void collective(Block& block) {
     block.collective = ++collectives_;
   }
@@ -64,88 +66,95 @@ class Mover {
   // Waits for the device. Pauses the mutex.
   void finish_collectives();
 
-  // ---- to the host ----
+  // ---- page-out ----
 
   enum class Outcome {
     Moved,
-    Gone, // dying, or owned by another storage now: no candidate any more
-    Failed, // no host memory, or CUDA refused: the block is as it was
-    Busy, // host memory is still in use by copies: wait_for_host(), then again
-    Unfinished, // a collective may still use it: finish_collectives(), then again
+    Gone, // being freed, or its DataPtr was moved to another storage: no longer a candidate
+    Failed, // no host memory, or CUDA refused: the block is unchanged
+    Busy, // copies still use the host memory: call wait_for_host(), then try again
+    Unfinished, // a collective may still use it: call finish_collectives(), then try again
   };
-  // On demand: takes host memory, and is the first two below in one.
+  // Pages out on demand: takes host memory, and then calls start_page_out() and finish_page_out().
   Outcome page_out(Block& block);
 
-  // The first begins a copy to the host, and the block stays usable. The second gives its memory
-  // up, behind the copy and all that its home stream has queued. The third keeps the memory
-  // instead; wrote() orders a later write behind the copy. False: CUDA refused, and the block is as
-  // it was.
+  // start_page_out() starts a copy to the host; the block can still be used. finish_page_out()
+  // gives up the device memory, ordered after the copy and after everything that is queued on the
+  // home stream. cancel_page_out() keeps the device memory instead; wrote() makes a later write
+  // wait for the copy. The first two return false if CUDA refused; the block is unchanged then.
   bool start_page_out(Block& block);
   bool finish_page_out(Block& block, c10::StorageImpl& storage);
   void cancel_page_out(Block& block);
 
-  // Waits for the oldest copy that keeps a host buffer. Pauses the mutex.
+  // Waits for the oldest copy that still uses a host buffer. Pauses the mutex.
   void wait_for_host();
 
-  // ---- to the device ----
+  // ---- page-in ----
 
-  // Tells the native allocator which other streams use the block that new memory is for. The block
-  // is PagingIn. Pauses the mutex.
+  // Tells the native allocator which other streams use the block, for the block's new memory. The
+  // block is PagingIn. Pauses the mutex.
   void share(const Block& block, const at::DataPtr& memory);
 
-  // Begins a copy into the memory. The block is PagingIn before, and until order() is called after
-  // it. Throws c10::Error; the block is paged out then, and the memory is the caller's.
+  // Starts a copy into the memory. The block must be PagingIn, and stays so until order() is
+  // called. Throws c10::Error; the block is PagedOut then, and the memory still belongs to the
+  // caller.
   void page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory);
 
-  // The native allocator has given memory out, for a block or not; of page_in()'s it is told there.
+  // Call this when the native allocator has handed out memory, for a block or for anything else.
+  // page_in() does so for its own memory.
   void taken(const void* memory, size_t bytes) {
     freed_.taken(memory, rounded(bytes));
   }
-  // It may have, and nobody was told.
+  // Call this when it may have handed out memory without a call of taken().
   void forget_freed() {
     freed_.forget();
   }
 
-  // ---- the end ----
+  // ---- release ----
 
-  // Gives up what a dead block has, in order with its users; never throws.
+  // Releases the memory of a block whose storage was freed, in order with the streams that use it.
+  // Never throws.
   void discard(Block& block, bool captured) noexcept;
 
-  // Gives up what is no longer needed and was in use by the device when that was so (limbo,
-  // hashes). Not while a graph is captured.
+  // Releases memory in limbo and hashes that could not be released before because the device used
+  // them. Must not be called while a graph is captured.
   void collect();
 
-  // Drops host copies of blocks that are on the device, so many bytes; false when there are none.
+  // Drops host copies of resident blocks until this number of bytes is dropped. Returns false if
+  // there were none.
   bool drop_clean_copies(size_t bytes);
 
   // Bytes of memory in limbo: no block has it, and the native allocator does not have it yet,
-  // because the device may still use it. The second waits until it does not, and pauses the mutex.
+  // because the device may still use it. wait_for_limbo() waits until the device has finished, and
+  // pauses the mutex.
   size_t limbo_bytes() const {
     return limbo_bytes_;
   }
   void wait_for_limbo();
 
-  // Waits for all of the device's work. Pauses the mutex.
+  // Waits for all work of the device. Pauses the mutex.
   void synchronize();
 
-  // Whether writes that no operator shows are found, and if not, why.
+  // Whether LMS can find unseen writes; why_no_checks() returns the reason if it cannot.
   bool checks() {
     return checker_.available();
   }
   const std::string& why_no_checks() const {
     return checker_.why();
   }
-  // Warns, once, when such a write was found.
+  // Warns, once, if an unseen write was found.
   void report_caught();
   int64_t caught() {
     return static_cast<int64_t>(checker_.caught() - forgotten_);
   }
 
-  // Bytes of host memory: pins until there are so many, or unpins what is not in use; returns what
-  // there is, or what was released. Trimming waits for copies, and pauses the mutex.
+  // reserve_host() pins host memory until there is at least this number of bytes, and returns how
+  // many bytes are pinned. trim_host() unpins what is not in use, and returns how many bytes it
+  // unpinned. It waits for copies, and pauses the mutex.
   size_t reserve_host(size_t bytes);
   size_t trim_host();
-  // Page-outs are near: makes what they need while there is memory for it.
+  // Called when page-outs are likely soon: prepares what they need while there is still memory for
+  // it.
   void prepare() {
     arena_.prepare();
     checks();
@@ -161,11 +170,11 @@ class Mover {
     forgotten_ = checker_.caught();
   }
 
-  // Something was paged out once.
+  // Whether anything has been paged out so far.
   bool under_pressure() const {
     return pressure_;
   }
-  // Why the last page-out failed, or nothing.
+  // Why the last page-out failed; empty if none has.
   const std::string& trouble() const {
     return trouble_;
   }
@@ -174,22 +183,23 @@ class Mover {
   }
 
  private:
-  // Memory that no block has any more, and what its next user must wait for: on its home stream, if
-  // that is known, else on the host.
+  // Memory that no block has any more, and the event for which its next user must wait: on the home
+  // stream if it is known, otherwise on the host.
   struct Limbo {
     at::DataPtr memory;
     size_t bytes;
     std::optional<c10::cuda::CUDAStream> home;
     EventRef after;
   };
-  // Work of a stream on memory that has gone back to the native allocator. The program knows when
-  // it may allocate that memory again on its home stream, but not when LMS does, for a page-in.
+  // Work of another stream on memory that has gone back to the native allocator. The program orders
+  // its own allocations on the home stream after this work, but it does not know when LMS allocates
+  // the memory for a page-in.
   struct Stray {
     std::optional<c10::cuda::CUDAStream> home;
     Timeline* timeline;
     uint64_t position;
   };
-  // A hash that no block needs, until kernels no longer use it.
+  // A hash that no block needs any more, but that kernels may still use.
   struct Retired {
     Checker::Slot hash;
     EventRef touched;
@@ -220,15 +230,15 @@ class Mover {
   Checker checker_;
   FreedMemory freed_;
   std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
-  std::vector<Stray> strays_; // one for each home and stream: the last
+  std::vector<Stray> strays_; // for each home and stream, the last one
   std::deque<Limbo> limbo_;
   size_t limbo_bytes_ = 0;
   std::deque<Retired> retired_;
-  std::map<Checker::Slot, const char*> users_; // who used the block of a hash last
-  uint64_t collectives_ = 0; // calls of collectives until now
-  uint64_t finished_ = 0; // of these, how many have surely ended
-  uint64_t reported_ = 0; // unseen writes that a warning was given for
-  uint64_t forgotten_ = 0; // unseen writes before the statistics were reset
+  std::map<Checker::Slot, const char*> users_; // which operator used the block of a hash last
+  uint64_t collectives_ = 0; // number of collectives called so far
+  uint64_t finished_ = 0; // the collectives up to this number have ended
+  uint64_t reported_ = 0; // unseen writes at the time of the last warning
+  uint64_t forgotten_ = 0; // unseen writes when the statistics were last reset
   bool pressure_ = false;
   std::string trouble_;
 };

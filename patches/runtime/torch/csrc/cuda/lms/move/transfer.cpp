@@ -2,14 +2,13 @@
 
 namespace torch::cuda::lms {
 
-// The streams live as long as the process: a Pager is never destroyed, because
-// storages outlive static destructors.
+// The streams are never destroyed, because storages outlive static destructors.
 Transfer::Transfer() {
   int lowest = 0;
   int highest = 0;
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   try {
-    // Non-blocking: the legacy default stream must not wait for transfers.
+    // Non-blocking, so that the legacy default stream does not wait for transfers.
     C10_CUDA_CHECK(cudaStreamCreateWithFlags(&out_, cudaStreamNonBlocking));
     C10_CUDA_CHECK(cudaStreamCreateWithFlags(&in_, cudaStreamNonBlocking));
     C10_CUDA_CHECK(cudaStreamCreateWithPriority(&ahead_, cudaStreamNonBlocking, highest));

@@ -7,10 +7,10 @@
 
 namespace torch::cuda::lms {
 
-// The streams of one device's transfers: page-outs and page-ins run at the same
-// time, each in order. Blocks are hashed on a third stream, while earlier ones are
-// copied and beside the compute that is queued, so that the link need not wait for
-// it. The device must be current for every call.
+// The streams for the transfers of one device. Page-outs and page-ins run at the same time, each in
+// their own order. Hashes are computed on a third stream, while earlier blocks are copied and
+// queued compute runs, so that copies do not have to wait for them. The device must be current for
+// every call.
 class Transfer {
  public:
   Transfer();
@@ -27,13 +27,13 @@ class Transfer {
     return ahead_;
   }
 
-  // Each issues a copy for every part of the buffer behind what its stream
-  // already waits for, and returns the event of their end. Throws c10::Error when
-  // CUDA refuses; some of the copies may have been issued then.
+  // Each function issues one copy per part of the buffer on its stream, and returns an event that
+  // is complete when all of them are. Throws c10::Error if CUDA refuses; some of the copies may
+  // have been issued then.
   EventRef page_out(const HostBuffer& host, const void* device, size_t bytes);
   EventRef page_in(void* device, const HostBuffer& host, size_t bytes);
 
-  // An event for what is issued on a stream until now.
+  // The pool for events of this device.
   EventPool& events() {
     return events_;
   }

@@ -10,7 +10,7 @@
 
 namespace torch::cuda::lms {
 
-// A CUDA event without timing. Owns the handle.
+// Owns a CUDA event without timing.
 class Event {
  public:
   Event() {
@@ -19,7 +19,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   ~Event() {
-    // At process exit the driver may be gone: nothing can be done about it then.
+    // At process exit, the driver may already be unloaded. The error can be ignored then.
     if (cudaEventDestroy(event_) != cudaSuccess) {
       (void)cudaGetLastError();
     }
@@ -29,12 +29,12 @@ class Event {
     C10_CUDA_CHECK(cudaEventRecord(event_, stream));
   }
 
-  // Makes later work on the stream wait, without waiting on the host.
+  // Makes later work on the stream wait for the event. The host does not wait.
   void block(cudaStream_t stream) const {
     C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));
   }
 
-  // Not done if CUDA cannot say: whoever waits gets the error.
+  // Returns false on a CUDA error, too: a later wait for the event reports it.
   bool done() const {
     const bool done = cudaEventQuery(event_) == cudaSuccess;
     if (!done) {
@@ -51,12 +51,12 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Shared, because the block, its host buffer and a timeline may all wait for
-// the same point of a stream.
+// Shared, because the block, its host buffer and a timeline may all wait for the same point of a
+// stream.
 using EventRef = std::shared_ptr<Event>;
 
-// Events of one device, reused. Used under the LMS mutex, with that device
-// current; outlives every EventRef it gave (see Runtime: never destroyed).
+// Reuses the events of one device. Used under the LMS mutex, with that device current. It outlives
+// every EventRef it returned (Runtime is never destroyed).
 class EventPool {
  public:
   EventRef record(cudaStream_t stream) {

@@ -10,10 +10,9 @@
 
 namespace torch::cuda::lms {
 
-// What has been issued on one stream, as numbered positions. A block remembers
-// the position of its last use; a page-out waits for an event at or after that
-// position, not for everything issued since. That is what lets a page-out of an
-// old block run beside the compute that is queued now.
+// Numbers the work that is issued on one stream. A block remembers the position of its last use,
+// and a page-out waits for an event at or after that position instead of for all work issued since.
+// So the page-out of an old block can overlap with the compute that is queued now.
 class Timeline {
  public:
   Timeline(c10::cuda::CUDAStream stream, EventPool& events) : stream_(stream), events_(events) {}
@@ -26,16 +25,16 @@ class Timeline {
     return position_;
   }
 
-  // The work issued until now gets the current position; later work a new one.
+  // Gives the work issued until now the current position, and later work a new one.
   uint64_t advance() {
     return position_++;
   }
 
-  // Records an event for everything issued until now.
+  // Records an event after all work issued until now.
   EventRef mark() {
-    // Every device has a default stream, and all of them have the same handle.
+    // The default streams of all devices have the same handle, so the device must be current.
     const c10::cuda::CUDAGuard guard(stream_.device_index());
-    // position_ is the number of the work that comes next.
+    // position_ is the number of the next work.
     marks_.push_back({position_, events_.record(stream_)});
     if (marks_.size() > kMarks) {
       marks_.pop_front();
@@ -43,12 +42,12 @@ class Timeline {
     return marks_.back().event;
   }
 
-  // Whether there is an event for the work at this position, or a later one.
+  // Whether there is an event that covers the work at this position.
   bool marked(uint64_t position) const {
     return !marks_.empty() && marks_.back().end > position;
   }
 
-  // An event that is complete only when the work at this position is.
+  // An event that is complete only when the work at this position is complete.
   EventRef after(uint64_t position) {
     for (const Mark& mark : marks_) {
       if (mark.end > position) {
@@ -60,11 +59,11 @@ class Timeline {
 
  private:
   struct Mark {
-    uint64_t end; // covers every position below
+    uint64_t end; // the event covers all positions below this one
     EventRef event;
   };
 
-  // Older marks are dropped: a later mark covers their positions, too.
+  // Older marks are dropped, because later marks cover their positions, too.
   static constexpr size_t kMarks = 256;
 
   c10::cuda::CUDAStream stream_;
