@@ -10,12 +10,13 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
-    SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 # Paths and messages are printed as they are: never wrapped (a path broken over two lines
 # cannot be copied), and square brackets in them are not markup.
@@ -97,22 +98,39 @@ def table(content: Table) -> None:
     wide.print(content)
 
 
+class _SizeColumn(DownloadColumn):
+    """The bytes done, or nothing for work that is not counted."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if _is_uncounted(task) else super().render(task)
+
+
+class _SpeedColumn(TransferSpeedColumn):
+    """The speed, or nothing for work that is not counted."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if _is_uncounted(task) else super().render(task)
+
+
+def _is_uncounted(task: Task) -> bool:
+    return task.total is None and task.completed == 0
+
+
 def transfer_progress() -> Progress:
-    """A progress display for work counted in bytes: size, rate, time."""
+    """A progress display for work counted in bytes (size, speed, time), or not counted at all."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        _SizeColumn(),
+        _SpeedColumn(),
         TimeElapsedColumn(),
         console=err,
     )
 
 
 def step_progress() -> Progress:
-    """A progress display for work counted in steps, or not counted at all."""
+    """A progress display for work counted in steps."""
     return Progress(
-        SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False),

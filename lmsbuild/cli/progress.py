@@ -74,6 +74,9 @@ class StageDisplay:
 
     def _line(self) -> str:
         done, total = self._last
+        seconds = f"{time.monotonic() - self._began:.0f} s"
         amount = done if total is None else total
+        if total is None and not done:
+            return f"{self._stage}: {seconds}"
         size = f"{amount} files" if self._stage in _COUNTED_STAGES else f"{amount / 1e6:.1f} MB"
-        return f"{self._stage}: {size}, {time.monotonic() - self._began:.0f} s"
+        return f"{self._stage}: {size}, {seconds}"

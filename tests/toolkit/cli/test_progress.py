@@ -43,6 +43,22 @@ def fail() -> None:
         raise KeyError
 
 
+def test_a_stage_that_is_not_counted(shown: io.StringIO) -> None:
+    with StageDisplay() as display:
+        display.report("package", 0, None)
+    text = shown.getvalue()
+    assert "package" in text
+    assert "0:00:00" in text
+    assert "bytes" not in text
+    assert "?" not in re.sub(r"\x1b\[\?25[lh]", "", text)  # but for hiding the cursor
+
+
+def test_a_stage_that_is_not_counted_in_a_pipe(piped: io.StringIO) -> None:
+    with StageDisplay() as display:
+        display.report("package", 0, None)
+    assert re.fullmatch(r"package: \d+ s\n", piped.getvalue())
+
+
 def test_the_speed_is_that_of_the_whole_stage(
     shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
