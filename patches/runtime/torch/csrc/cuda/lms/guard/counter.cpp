@@ -1,5 +1,5 @@
-// A RecordFunction callback that takes neither inputs nor outputs: most of what a callback costs is
-// to hand it these. What is left is per operator, so it counts nanoseconds.
+// A RecordFunction callback that takes neither inputs nor outputs, because passing these is most of
+// what a callback costs. The rest is paid by every operator, so nanoseconds matter here.
 
 #include <torch/csrc/cuda/lms/guard/counter.h>
 
@@ -16,16 +16,16 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// The operators that one thread is in. Only that thread writes the depth. An operator that ends in
-// another thread than it began in makes two of them wrong, and not their sum.
+// How many operators one thread is in. Only that thread writes the value. If an operator ends in
+// another thread than it began in, the values of two threads are wrong, but their sum is right.
 struct Depth {
   std::atomic<int64_t> value{0};
   std::atomic<bool> taken{true};
   Depth* next = nullptr;
 };
 
-// All there are, newest first. They are never deleted: the next thread takes that of one that
-// ended.
+// A list of all of them, newest first. They are never deleted. A new thread takes over the one of a
+// thread that has ended.
 std::atomic<Depth*> depths{nullptr};
 thread_local Depth* own = nullptr;
 
@@ -37,7 +37,8 @@ Depth* free_depth() {
   }
   auto* const depth = new Depth;
   depth->next = depths.load(std::memory_order_relaxed);
-  while (!depths.compare_exchange_weak(depth->next, depth)) { // as the depths themselves
+  // Sequentially consistent, like the depths themselves.
+  while (!depths.compare_exchange_weak(depth->next, depth)) {
   }
   return depth;
 }

@@ -2,15 +2,16 @@
 
 namespace torch::cuda::lms {
 
-// Counts the operators that run, and looks at none of them.
+// Counts the operators that run, without looking at them.
 class Counter {
  public:
-  // Starts to count, with the LMS mutex held; false where no way is cheap.
+  // Starts to count. The LMS mutex must be held. Returns false if PyTorch has no cheap way to do
+  // so.
   static bool install();
   static void remove();
 
-  // Whether no counted operator runs, now that install() is undone: those that it
-  // misses call Watch::counted_late().
+  // Whether no counted operator runs. Called after remove(): operators that this misses call
+  // Watch::counted_late().
   static bool none_runs();
 
   // Whether this thread is in a counted operator.

@@ -11,26 +11,28 @@
 
 namespace torch::cuda::lms {
 
-// Blocks of results that autograd's nodes have handed to nodes of other streams: they stay from the
-// end of the one to the begin of the other, or to the end of the backward pass, if it fails or that
-// node is not part of it. One for each pass. Under the LMS mutex.
+// Blocks of results that an autograd node has passed to nodes of other streams. They stay on the
+// device from the end of the first node to the start of the second one; or, if the pass fails or
+// the second node is not part of it, to the end of the backward pass. There is one Crossing for
+// each backward pass. Used under the LMS mutex.
 class Crossing {
  public:
-  // Whether there is one. Without the mutex.
+  // Whether there is a Crossing. Can be called without the mutex.
   static bool any();
 
-  // That of a pass; null if nothing has crossed there.
+  // The Crossing of a backward pass; null if nothing has crossed there.
   static std::shared_ptr<Crossing> find(int64_t pass);
   static std::shared_ptr<Crossing> make(int64_t pass);
 
-  // Takes the mutex, and lets all go that have not arrived.
+  // Takes the mutex, and releases the blocks that have not arrived.
   ~Crossing();
   Crossing(const Crossing&) = delete;
   Crossing& operator=(const Crossing&) = delete;
 
   void leave_for(const void* consumer, Block& block);
 
-  // The blocks on their way to a node, which still stay: the caller lets them go.
+  // Returns the blocks that were passed to a node. They still have their reason to stay, and the
+  // caller has to remove it.
   std::vector<Block*> arrived(const void* consumer);
 
  private:

@@ -10,20 +10,21 @@ namespace torch::cuda::lms {
 class Pager;
 struct Node;
 
-// The operator guard: from the start of an operator to the end of the outermost
-// one of its thread, the storages it uses are on the device and stay there; and
-// what the operators of one autograd node use, to the end of that node.
+// The operator guard. It brings the storages that an operator uses to the device, and keeps them
+// there from the start of the operator to the end of the thread's outermost operator. Storages that
+// operators of an autograd node use stay until the end of the node.
 class Guard {
  public:
   enum class Kind {
-    // Touches no bytes itself: a view, a metadata operator, or one that is only
-    // made of other operators, each of which is guarded by itself.
+    // Does not access any bytes itself: a view, a metadata operator, or an operator that only calls
+    // others, which are guarded themselves.
     Transparent,
-    // Made of other operators, but looks at its inputs' addresses, too.
+    // Calls other operators, but looks at the addresses of its inputs, too.
     Composite,
-    // May have the address of everything that it uses, until its end.
+    // May use the addresses of everything that it has used, until its end.
     Opaque,
-    // An autograd node, hooks included: between its operators C++ reads addresses of what they use.
+    // An autograd node, including its hooks. Between its operators, C++ code reads addresses of
+    // what they use.
     Node,
   };
   struct Input {
@@ -32,71 +33,71 @@ class Guard {
   };
   using Inputs = c10::SmallVector<Input, 8>;
 
-  // Starts and ends what tells the guard of operators (observer.cpp), with the
-  // mutex held.
+  // Starts and stops the callbacks that tell the guard about operators (observer.cpp). The mutex
+  // must be held.
   static void install();
   static void remove();
 
-  // An operator of this thread begins, and ends. Neither throws. A name may be
-  // lasting: valid for as long as the process lives.
+  // Called when an operator of this thread begins, and when it ends. Neither throws. `lasting` says
+  // that the name stays valid until the process ends.
   static void begin(Kind kind, const char* name, bool lasting = false);
   static void end();
 
-  // What the operator uses is brought to the device and pinned. Does not throw:
-  // what could not be brought throws when it is accessed, or at the next
-  // allocation.
+  // Brings what the operator uses to the device and pins it. Does not throw: a storage that could
+  // not be paged in throws when it is accessed, or at the next allocation.
   static void inputs(const Inputs& inputs, bool collective);
 
-  // Whether what this thread's operators use stays until the end of an autograd node. Views count
-  // then, too: who makes one in a node may read its address. An operator in another grad mode than
-  // its node's is part of a pass of its own, such as a checkpoint's, whose tensors need not fit
-  // together.
+  // Whether what this thread's operators use stays until the end of an autograd node. In a node,
+  // this includes views, because the code that makes one may read its address. An operator whose
+  // grad mode differs from that of its node belongs to a pass of its own, for example that of a
+  // checkpoint. The tensors of such a pass do not have to fit on the device together.
   static bool in_node();
 
-  // What a node was given. The second: its function has ended, and post hooks of others follow,
-  // such as those of DistributedDataParallel's reducer. They keep what they use, and look at it
-  // again between operators: it stays on the device, with what the node used.
+  // node_inputs() is called with the inputs of a node. node_hooks() is called when the node's
+  // function has ended and post hooks of others follow, such as those of DistributedDataParallel's
+  // reducer. Such hooks keep what they use and look at it again between operators, so it stays on
+  // the device, together with what the node used.
   static void node_inputs(const Inputs& inputs);
   static void node_hooks();
 
-  // Whether what is about to end is a node. A node that begins takes over the pins that nodes of
-  // other streams have left for it; one that ends leaves pins of what it used. See Crossing.
+  // ends_node() returns whether the frame that is about to end is a node. A node that begins takes
+  // over the pins that nodes of other streams have left for it, and a node that ends leaves pins of
+  // what it used. See Crossing.
   static bool ends_node();
   static void node_arrives(const Node& node);
   static void node_leaves(const Node& node);
 
-  // Whether the operator that is about to end should say what it made.
+  // Whether the outputs of the operator that is about to end are of interest.
   static bool wants_outputs();
   static void outputs(const Inputs& outputs);
 
-  // Whether a storage that LMS will manage was made just now. Without the mutex:
-  // nobody else has seen it. The others that are large enough are inputs, and
-  // have their blocks; smaller ones may get theirs from another thread at this
-  // moment.
+  // Whether this is a new storage that LMS will manage. Can be called without the mutex, because no
+  // other thread has seen a new storage. All other storages that are large enough are inputs and
+  // already have their blocks. Another thread may be adopting smaller ones at this moment.
   static bool fresh(const Input& output);
 
-  // A graph's capture begins in this thread's operator, a compiled region: what
-  // it uses stays on the device, because the graph replays addresses that no
-  // operator inside shows. With the mutex held.
+  // Called when the capture of a graph begins in this thread's operator, a compiled region. What
+  // the operator uses stays on the device, because the graph replays addresses that no operator
+  // inside it shows. The mutex must be held.
   static void keep_pinned(Pager& pager);
 
-  // An operator is about to end. Tells the room if it was refused memory and goes on, as cuDNN's
-  // convolutions do with an algorithm that needs less; and if it failed.
+  // Called when an operator is about to end. Tells the room if a request of the operator for memory
+  // failed and the operator went on without it, as cuDNN's convolutions do by choosing an algorithm
+  // that needs less; and if the operator failed.
   static void check_refused();
 
-  // Treats what follows in this thread as one operator that may write all these
-  // storages. For code that reaches data without operators (torch.compile).
-  // Throws c10::OutOfMemoryError.
+  // Treats the following code of this thread as one operator that may write all these storages. For
+  // code that accesses data without operators (torch.compile). Throws c10::OutOfMemoryError.
   static void begin_region(c10::StorageImpl* const* storages, size_t count);
   static void end_region();
 
-  // Makes the storage's address valid. In an operator of this thread: until that
-  // ends, to write or only to read. Outside of one: until lms_release_address(), to
-  // write, too.
+  // Makes the storage's address valid. Inside an operator of this thread, it is valid until the
+  // operator ends, for writing only if `write` is set. Outside of operators, it is valid for
+  // writing, too, until lms_release_address().
   static void address_taken(c10::StorageImpl& storage, bool write);
 
-  // Whether this thread's operators have pinned the block, and know of a write.
-  // Without the mutex: what they have pinned does not go away meanwhile.
+  // Whether this thread's operators have pinned the block and, if `write` is set, declared a write.
+  // Can be called without the mutex, because blocks that the thread has pinned are not deleted.
   static bool has_pinned(const void* block, bool write);
 };
 

@@ -31,7 +31,7 @@ Node Node::current() {
 }
 
 void Node::keep(std::shared_ptr<void> token) {
-  // The engine's pass has the callback, and drops it when it ends.
+  // The engine keeps the callback until the end of the backward pass.
   torch::autograd::Engine::get_default_engine().queue_callback([token = std::move(token)] {});
 }
 

@@ -1,5 +1,5 @@
-// Tells the guard of operators and of autograd's nodes: global RecordFunction
-// callbacks, so they see those of autograd's threads, too.
+// Tells the guard about operators and autograd nodes, with global RecordFunction callbacks. Global
+// ones are called in the threads of autograd, too.
 
 #include <torch/csrc/cuda/lms/guard/guard.h>
 
@@ -27,8 +27,8 @@ void collect(const at::Tensor& tensor, bool write, Inputs& inputs) {
     return;
   }
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  // Not Tensor::device(): a subclass may answer that in Python. Not the storage's
-  // either: that is read with the mutex held.
+  // Tensor::device() cannot be used, because a subclass may implement it in Python. The storage's
+  // device cannot be used either, because reading it requires the mutex.
   if (const c10::Storage& storage = impl->unsafe_storage()) {
     if (impl->key_set().has_backend(c10::BackendComponent::CUDABit)) {
       inputs.push_back({storage.unsafeGetStorageImpl(), write});
@@ -63,17 +63,18 @@ void collect(const c10::IValue& value, bool write, Inputs& inputs) {
       collect(entry.value(), write, inputs);
     }
   } else if (value.isObject()) {
-    // A class of TorchScript's. Its methods can write the attributes, whatever the schema says.
+    // An object of a TorchScript class. Its methods can write the attributes, whatever the schema
+    // says.
     for (const c10::IValue& slot : value.toObjectRef().slots()) {
       collect(slot, true, inputs);
     }
   }
 }
 
-// What the outermost operator made comes under management: it may be kept and
-// not be read for long. Not what has no inputs or copies only their shape: new
-// memory is about to be filled, perhaps where no operator shows it. And not what
-// an inner operator made: the outer one may have its address.
+// LMS manages what the outermost operator made, because it may be kept for a long time without
+// being used. There are two exceptions. If the operator has no inputs, or copies only their shape,
+// the new memory is about to be filled, perhaps without being seen. And if an inner operator made
+// it, the outer one may have its address.
 void manage_outputs(const at::RecordFunction& function) {
   Inputs outputs;
   for (const c10::IValue& output : function.outputs()) {
@@ -119,7 +120,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext*) {
   Guard::end();
 }
 
-// The function of an autograd node, inside of the range of the whole node.
+// The function of an autograd node, inside the range of the whole node.
 std::unique_ptr<at::ObserverContext> on_node_start(const at::RecordFunction& function) {
   Inputs inputs;
   for (const c10::IValue& gradient : function.inputs()) {

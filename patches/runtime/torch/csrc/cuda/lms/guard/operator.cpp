@@ -13,7 +13,7 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// Around a whole autograd node: its hooks, its function, and what adds its results up.
+// The range of a whole autograd node: its hooks, its function, and the accumulation of its results.
 constexpr const char* kNode = "autograd::engine::evaluate_function";
 constexpr const char* kCollective = "c10d::";
 
@@ -25,7 +25,7 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// Reads sizes, strides and options of its tensors, and makes a new one or none.
+// Reads only sizes, strides and options of its tensors, and makes at most a new tensor.
 bool metadata_only(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::empty_like",
@@ -57,17 +57,16 @@ bool metadata_only(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// Writes arguments that its schema does not mark: running statistics and such.
-// The sweep over PyTorch's OpInfo database with verify_clean finds more, should
-// there be any.
+// Writes arguments that its schema does not mark, such as running statistics. If there are more
+// such operators, the sweep over PyTorch's OpInfo database with verify_clean finds them.
 bool writes_unmarked(const std::string& name) {
   return contains(name, "batch_norm") || contains(name, "instance_norm") ||
          contains(name, "rrelu") || contains(name, "rnn") || contains(name, "_fake_quant") ||
          contains(name, "_fused_moving_avg");
 }
 
-// Compare the addresses of their weights with those of a buffer, to see whether
-// cuDNN can use it.
+// These compare the addresses of their weights with those of a buffer, to see whether cuDNN can use
+// it.
 bool compares_addresses(const std::string& name) {
   return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" ||
          name == "aten::rnn_relu";
@@ -93,10 +92,9 @@ Operator describe(const c10::FunctionSchema& schema) {
   op.lasting_name = true;
   const std::string& name = schema.name();
   const auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
-  // A composite operator must work for any backend, so it only calls others.
-  // One with a CUDA kernel besides is not composite on CUDA. Only in aten:
-  // elsewhere a kernel without a dispatch key is registered as composite, and
-  // may do anything.
+  // A composite operator has to work for any backend, so it only calls other operators. If it also
+  // has a CUDA kernel, it is not composite on CUDA. This is only true in aten: elsewhere, a kernel
+  // without a dispatch key is registered as composite, and may do anything.
   const bool composite =
       handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
@@ -133,7 +131,7 @@ const Operator& Operator::of(const at::RecordFunction& function) {
   if (starts_with(name, kCollective)) {
     return collective;
   }
-  // A profiler's range, not an operator, has no namespace in its name.
+  // The ranges of the profiler have no namespace in their names; operators do.
   if (!std::strstr(name, "::")) {
     return range;
   }
@@ -141,10 +139,10 @@ const Operator& Operator::of(const at::RecordFunction& function) {
     return node;
   }
   if (!starts_with(name, "aten::")) {
-    return opaque; // its schema is its author's word only
+    return opaque; // its schema may be wrong
   }
-  // The name belongs to the schema of one overload, which for aten is never
-  // deregistered: its address identifies the overload.
+  // The name belongs to the schema of one overload. Schemas of aten are never deregistered, so the
+  // address of the name identifies the overload.
   thread_local std::unordered_map<const char*, std::unique_ptr<Operator>> cache;
   try {
     const auto found = cache.find(name);
@@ -153,7 +151,7 @@ const Operator& Operator::of(const at::RecordFunction& function) {
     }
     const auto schema = function.operator_schema();
     if (!schema) {
-      return opaque; // somebody's range that only has such a name
+      return opaque; // a range that has such a name
     }
     return *cache.emplace(name, std::make_unique<Operator>(describe(*schema))).first->second;
   } catch (const std::exception&) {

@@ -15,7 +15,7 @@ Watch& Watch::get() {
 }
 
 void Watch::start(bool at_once) {
-  // What runs now is counted, if LMS was on before: see stop().
+  // If LMS was on before, running operators are already counted: see stop().
   counter_ = counter_ || Counter::install();
   phase = Phase::Counting;
   if (at_once || !counter_) {
@@ -33,7 +33,7 @@ void Watch::stay() {
 
 void Watch::stop() {
   leaving_ = false;
-  // In this order: an operator that begins between the two is counted and seen.
+  // In this order, so that an operator that begins between the two calls is both counted and seen.
   counter_ = counter_ || Counter::install();
   Guard::remove();
   phase = Phase::Off;

@@ -6,56 +6,64 @@
 
 namespace torch::cuda::lms {
 
-// When the guard looks at operators. To hand it their inputs and outputs costs PyTorch several
-// times what it costs to say that one runs, so while a device is far from its limit operators are
-// only counted (counter.h):
+// Decides when the guard watches operators. If a callback gets the inputs and outputs of operators,
+// it costs PyTorch several times as much as a callback without them. Therefore operators are only
+// counted (counter.h) while a device is far from its limit:
 //
 //   Off --> Counting --> Settling --> Watching
 //    ^          |           |  ^         |
 //    +----------+-----------+--|---------+
 //                              +---------+ (an operator was counted that should have been seen)
 //
-// Off: LMS is off. Once it was on, operators are counted all the same, because those that run when
-// it is turned on again use storages that nobody knows of. Counting: nothing moves. Settling: from
-// now on every operator is seen that begins, but some that were only counted still run; nothing
-// moves. Watching: they have ended, the device has done their work, and what operators have been
-// seen to use may move. What none has used since is as what was there before LMS was turned on.
+// Off: LMS is off. If it was on before, operators are still counted: when LMS is turned on again,
+// running operators use storages that LMS does not know.
+//
+// Counting: nothing is moved.
+//
+// Settling: every operator that begins is seen, but operators that were only counted may still run.
+// Nothing is moved.
+//
+// Watching: those operators have ended, and the device has finished their work. Storages that
+// operators have been seen to use may be moved. Storages that no operator has used since are
+// treated like those from before LMS was turned on.
 class Watch : public Attention {
  public:
   static Watch& get();
 
   enum class Phase { Off, Counting, Settling, Watching };
 
-  // Changed with the LMS mutex held. Sequentially consistent, as are the counts: a thread counts
-  // its operator and then reads the phase; who ends Settling has set that and then reads the
-  // counts; and one of them must see the other.
+  // Only changed with the LMS mutex held. Sequentially consistent, like the counts. A thread first
+  // counts its operator and then reads the phase. The thread that ends Settling has first set the
+  // phase and then reads the counts. So at least one of them sees the other.
   static std::atomic<Phase> phase;
 
-  // LMS is turned on, and off. With the mutex held. Before it is turned off everything is brought
-  // back, which pauses the mutex: from leave() on nothing is paged out, and stay() takes that back.
+  // start() and stop() are called when LMS is turned on and off, with the mutex held. Before LMS is
+  // turned off, everything is paged in, which pauses the mutex: from leave() on nothing is paged
+  // out, and stay() cancels this.
   void start(bool at_once);
   void leave();
   void stay();
   void stop();
 
-  // The guard looks at every operator from now on. Takes the mutex, if need be.
+  // The guard watches every operator from now on. Takes the mutex if it is not held.
   void begin() override;
 
   bool counting() const override {
     return phase.load() == Phase::Counting;
   }
 
-  // Waits for the devices when Settling ends, and pauses the mutex.
+  // At the end of Settling, waits for the devices and pauses the mutex.
   bool settled() override;
 
-  // An operator was counted although the guard looks at them: its thread had read PyTorch's list of
-  // callbacks just before that changed. Until it ends everything stays where it can reach it.
+  // Called when an operator was counted although the guard watches: its thread had read PyTorch's
+  // list of callbacks just before the list changed. Pages in everything, and nothing is paged out
+  // until the operator has ended.
   static void counted_late();
 
  private:
   Watch() = default;
 
-  bool counter_ = false; // operators are counted
+  bool counter_ = false; // whether operators are counted
   bool leaving_ = false;
 };
 

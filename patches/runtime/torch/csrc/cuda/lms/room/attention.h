@@ -2,17 +2,17 @@
 
 namespace torch::cuda::lms {
 
-// What making room asks of the guard: whether it looks at operators. Blocks may only move once it
-// does, because what operators use is not known before.
+// What the room needs to know about the guard: whether it watches operators. Blocks may only be
+// moved when it does, because until then it is unknown what operators use.
 class Attention {
  public:
-  // Operators are only counted: nothing needs to move yet.
+  // Whether operators are only counted, because nothing has to be moved yet.
   virtual bool counting() const = 0;
 
-  // Looks from now on.
+  // Starts to watch.
   virtual void begin() = 0;
 
-  // Whether blocks may move. With the mutex held; can pause it.
+  // Whether blocks may be moved. The mutex must be held; can pause it.
   virtual bool settled() = 0;
 
  protected:

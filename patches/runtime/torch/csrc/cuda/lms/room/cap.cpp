@@ -7,11 +7,11 @@ namespace torch::cuda::lms {
 namespace {
 
 constexpr size_t kMib = size_t(1) << 20;
-// A lower limit cannot be kept, because of what the native allocator takes at a time: it would do
-// nothing but give way.
+// A lower limit cannot be enforced, because of the size of the native allocator's segments: it
+// would give way all the time.
 constexpr size_t kLeast = 10 * kMib;
 
-// What the native allocator takes from the device for a request.
+// How many bytes the native allocator takes from the device for a request.
 size_t segment(size_t request) {
   if (request <= kMib) {
     return 2 * kMib;
@@ -19,7 +19,7 @@ size_t segment(size_t request) {
   return request < 10 * kMib ? 20 * kMib : (request + 2 * kMib - 1) / (2 * kMib) * (2 * kMib);
 }
 
-// So many bytes are several iterations' worth.
+// How many allocated bytes count as several iterations' worth.
 size_t enough(size_t limit) {
   return std::max(32 * limit, 1024 * kMib);
 }
@@ -56,7 +56,7 @@ double Cap::wanted() const {
   const size_t most = settings_.enabled && !lifted_ && !pools_.any() ? bytes() : SIZE_MAX;
   return most >= total_
              ? share_
-             // The half is for the native allocator's product of the two, which it rounds down.
+             // The half is added because the native allocator rounds the product of the two down.
              : std::min(share_, (static_cast<double>(most) + 0.5) / static_cast<double>(total_));
 }
 
@@ -65,7 +65,7 @@ void Cap::enforce() {
     const double fraction = wanted();
     native_.set_fraction(device_, fraction);
     ++changes_;
-    in_force_ = fraction; // only now: another thread may have set another one
+    in_force_ = fraction; // only now, because another thread may have set another one
   }
 }
 
@@ -74,7 +74,8 @@ bool Cap::give_way(size_t reserved, size_t request) {
   if (needed <= bytes()) {
     return false;
   }
-  raised_ = needed + 2 * kMib; // where the native allocator knows another size of the device
+  // Some more, in case the native allocator sees another size of the device.
+  raised_ = needed + 2 * kMib;
   allocated_ = 0;
   enforce();
   return true;

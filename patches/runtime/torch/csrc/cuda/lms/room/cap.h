@@ -10,53 +10,55 @@
 
 namespace torch::cuda::lms {
 
-// What the native allocator may take from one device, used or not: the user's limit, and no more
-// than the share of the device that this process may have (set_per_process_memory_fraction). The
-// native allocator enforces both, as that share. Where running operators alone need more than the
-// limit, it gives way; when several iterations' worth has been allocated since, it holds again.
-// Under the LMS mutex, which all but bytes() can pause.
+// How much the native allocator may reserve on one device, in use or not: the user's limit, and at
+// most the fraction of the device that this process may have (set_per_process_memory_fraction). The
+// native allocator enforces both as one fraction. If running operators alone need more than the
+// limit, the limit gives way. It is restored when several iterations' worth of memory has been
+// allocated since. Used under the LMS mutex; all functions except bytes() can pause it.
 class Cap {
  public:
   Cap(c10::DeviceIndex device, const Settings& settings, const Native& native, const Pools& pools)
       : device_(device), settings_(settings), native_(native), pools_(pools) {}
 
-  // Bytes; SIZE_MAX while no limit is set, or one that cannot be kept.
+  // In bytes; SIZE_MAX if no limit is set, or one that is too low to be enforced.
   size_t bytes() const;
 
-  // The user's share of the device, from 0 to 1. The native allocator has it when the second is
-  // called.
+  // The user's fraction of the device, from 0 to 1. When share(fraction) is called, the native
+  // allocator has already been given it.
   double share();
   void share(double fraction);
 
-  // The device has so many bytes. To be called before the others below.
+  // Sets the size of the device in bytes. Call this before the functions below.
   void total(size_t bytes);
 
-  // The limit is another one.
+  // Call this when the user's limit has changed.
   void forget() {
     raised_ = 0;
     lifted_ = false;
   }
-  // LMS is about to be turned off: from then on nobody tries again.
+  // Called before LMS is turned off: from then on nobody retries a request that fails.
   void lift() {
     lifted_ = true;
     enforce();
   }
 
-  // To be called when something has changed: the native allocator keeps to the limit from now on,
-  // or, while LMS is off or memory goes to a pool, to the share alone. For a pool nothing is paged
-  // out, and when a request fails while a graph is captured, the native allocator does, too.
+  // Call this when something has changed: makes the native allocator keep to the limit from now on.
+  // While LMS is off or memory goes to a pool, only the user's fraction is enforced: nothing is
+  // paged out for a pool, and if a request fails while a graph is captured, the native allocator
+  // fails, too.
   void enforce();
 
-  // A request for so many bytes failed, with so many reserved, and there is nothing to page out:
-  // lets it through. False if it did not fail for the limit.
+  // A request for `request` bytes failed while `reserved` bytes were reserved, and nothing can be
+  // paged out. Raises the limit so that the request can succeed. Returns false if the limit was not
+  // the reason for the failure.
   bool give_way(size_t reserved, size_t request);
 
-  // How often what is in force has changed. Without the mutex.
+  // How often the enforced value has changed. Can be called without the mutex.
   uint64_t changes() const {
     return changes_.load(std::memory_order_acquire);
   }
 
-  // True when it holds again, and did not before.
+  // Returns true if the user's limit is restored by this call.
   bool allocated(size_t bytes);
 
  private:
@@ -66,11 +68,11 @@ class Cap {
   const Settings& settings_;
   const Native native_;
   const Pools& pools_;
-  double share_ = -1; // not known
+  double share_ = -1; // -1 if not known
   double in_force_ = -1;
-  size_t total_ = 0; // not known
-  size_t raised_ = 0; // what it has given way to; 0 = it holds
-  size_t allocated_ = 0; // since then
+  size_t total_ = 0; // bytes of the device; 0 if not known
+  size_t raised_ = 0; // the limit after it gave way; 0 if it did not
+  size_t allocated_ = 0; // bytes, since it gave way
   bool lifted_ = false;
   std::atomic<uint64_t> changes_{0};
 };

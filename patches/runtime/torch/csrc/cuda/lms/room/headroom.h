@@ -5,10 +5,10 @@
 
 namespace torch::cuda::lms {
 
-// How far below the automatic limit LMS stays, because requests that the limit
-// let through failed: what was free lay in pieces, or somebody else took it. The
-// native allocator's error path gives its cache back and stops the device, so a
-// few page-outs more cost less. But pieces come and go: it shrinks again.
+// How far LMS stays below the limit, because requests within the limit have failed: free memory was
+// fragmented, or other processes took it. When the native allocator fails, it empties its cache and
+// waits for the device, so a few more page-outs are cheaper. Fragmentation changes over time, so
+// the headroom shrinks again.
 class Headroom {
  public:
   size_t bytes() const {
@@ -25,7 +25,7 @@ class Headroom {
       return;
     }
     allocated_ += bytes;
-    // As much as several iterations allocate.
+    // about as much as several iterations allocate
     if (allocated_ / 32 >= limit) {
       bytes_ -= std::min(bytes_, limit / 64);
       allocated_ = 0;
@@ -34,7 +34,7 @@ class Headroom {
 
  private:
   size_t bytes_ = 0;
-  size_t allocated_ = 0; // bytes, since it changed last
+  size_t allocated_ = 0; // bytes since the last change
 };
 
 } // namespace torch::cuda::lms

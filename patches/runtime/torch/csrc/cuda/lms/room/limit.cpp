@@ -44,13 +44,13 @@ void Limit::look() {
   const double allowed = cap_.share() * static_cast<double>(total);
   const size_t set = settings_.limit;
   const double users = set ? std::min(static_cast<double>(set), allowed) : allowed;
-  // 95 %, as the first LMS: the rest is for fragmentation.
+  // 95 % as in the first LMS; the rest is for fragmentation.
   most_ = std::max<size_t>(static_cast<size_t>(0.95 * std::min(most, users)), 1);
   others_decide_ = most < users;
 }
 
 bool Limit::look_again() {
-  // Each costs as much as a page-out does on the host.
+  // A look costs about as much host time as a page-out.
   constexpr unsigned kExceeded = 16;
   if (!others_decide_ || ++exceeded_ < kExceeded) {
     return false;

@@ -11,9 +11,10 @@
 
 namespace torch::cuda::lms {
 
-// How many bytes of one device may be in use before something is paged out: 95 % of what the user's
-// limit, his share of the device and what it has allow PyTorch to take. Under the LMS mutex, which
-// bytes(), shown(), look() and look_again() can pause.
+// How many bytes of one device may be in use before LMS pages out: 95 % of what PyTorch may take.
+// That depends on the user's limit, the fraction of the device that the user allows, and the memory
+// that the device has. Used under the LMS mutex; bytes(), shown(), look() and look_again() can
+// pause it.
 class Limit {
  public:
   Limit(c10::DeviceIndex device, const Settings& settings, const Native& native, const Pools& pools)
@@ -23,12 +24,12 @@ class Limit {
         cap_(device, settings, native, pools) {}
 
   size_t bytes();
-  // What users are told: the limit that they set, or else bytes(). The second does not ask the
-  // device: 0 if that was not asked before.
+  // The limit that is reported to users: the one that they set, or else bytes(). known() does not
+  // ask the device, and is 0 if no limit is set and the device was not asked before.
   size_t shown();
   size_t known() const;
 
-  // What enforces it.
+  // The part that makes the native allocator enforce the limit.
   Cap& cap() {
     return cap_;
   }
@@ -36,40 +37,40 @@ class Limit {
     return cap_;
   }
 
-  // What the user set has changed.
+  // Call this when the user's settings have changed.
   void forget() {
     most_ = spare_ = growth_ = others_ = 0;
     headroom_ = {};
     cap_.forget();
     changed_ = true;
   }
-  // Whether more may be reserved than is allowed since the last call.
+  // Whether the limit was changed since the last call, so that more may be reserved than it allows.
   bool take_changed() {
     return std::exchange(changed_, false);
   }
 
-  // The native allocator has taken memory from the device, or failed to: looks at the device again.
-  // What is not PyTorch's grows there, too: handles and workspaces of libraries, kernels that are
-  // loaded when they are first used, other processes.
+  // Asks the device how much memory is free. Call this when the native allocator has taken memory
+  // from the device, or failed to. Memory that is not PyTorch's also grows at these times: handles
+  // and workspaces of libraries, kernels that are loaded at their first use, other processes.
   void look();
 
-  // To be called when the limit is exceeded. Others may have given memory back since the last look:
-  // every few calls this looks again, if it is they who leave PyTorch less than it may have. True
-  // if it did.
+  // Call this when the limit is exceeded. Other users of the device may have freed memory since the
+  // last look. If they are the reason why PyTorch gets less than the user allows, every few calls
+  // this function looks again. Returns true if it did.
   bool look_again();
 
-  // Bytes that are left to what is not PyTorch's: as much as it took before the first look, or what
-  // it has grown by between two looks, if that is more; at most a 32nd of the device, and a quarter
-  // of what PyTorch can take.
+  // Bytes that LMS leaves free for memory that is not PyTorch's: what this memory took before the
+  // first look, or the most by which it grew between two looks, whichever is more; at most a 32nd
+  // of the device, and a quarter of what PyTorch can take.
   size_t spare() const {
     return spare_;
   }
-  // Bytes that the device had free when it was last looked at.
+  // Bytes that were free on the device at the last look.
   size_t free() const {
     return free_;
   }
 
-  // A request was let through, and failed all the same: what is free lies in pieces.
+  // Call this when a request failed although it was within the limit: free memory is fragmented.
   void failed() {
     headroom_.failed(most_);
   }
@@ -83,14 +84,15 @@ class Limit {
   const Settings& settings_;
   const Native native_;
   Cap cap_;
-  size_t most_ = 0; // bytes(), but for the headroom below it; 0 = not known yet
+  size_t most_ = 0; // bytes() without the headroom subtracted; 0 if not known yet
   Headroom headroom_;
   bool changed_ = false;
-  bool others_decide_ = false; // the user would let PyTorch have more
-  unsigned exceeded_ = 0; // calls of look_again() since it looked
+  // PyTorch gets less than the user allows, because others use the device.
+  bool others_decide_ = false;
+  unsigned exceeded_ = 0; // calls of look_again() since the last look
   size_t spare_ = 0;
-  size_t growth_ = 0; // bytes by which others_ has grown at once, at most
-  size_t others_ = 0; // bytes of the device that are not PyTorch's
+  size_t growth_ = 0; // the most bytes by which others_ grew between two looks
+  size_t others_ = 0; // bytes of the device that are in use, but not by PyTorch
   size_t free_ = 0;
 };
 

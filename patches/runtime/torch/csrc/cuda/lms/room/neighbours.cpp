@@ -4,10 +4,10 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// A range of a segment that is free or can be.
+// A range of a segment that is free, or that a page-out can free.
 struct Range {
   size_t size; // bytes
-  Block* block; // to page out; null when it is free
+  Block* block; // to page out; null if the range is free
 };
 
 } // namespace
@@ -20,16 +20,16 @@ std::vector<Block*> neighbours(
     const std::unordered_map<size_t, Block*>& idle) {
   std::vector<Block*> best;
   size_t best_cost = SIZE_MAX; // bytes to move
-  std::vector<Range> run; // of neighbours, up to the range that is looked at
+  std::vector<Range> run; // adjacent ranges, up to the current one
   for (const auto& segment : segments) {
     if (segment.device != device || segment.stream != stream ||
         segment.owner_private_pool_id != compat::MempoolId{0, 0}) {
       continue;
     }
     run.clear();
-    size_t first = 0; // of the run, whatever is before it is not needed
-    size_t total = 0; // bytes from there on
-    size_t cost = 0; // of these, to move
+    size_t first = 0; // index of the first range of `run` that is needed
+    size_t total = 0; // bytes of the ranges from `first` on
+    size_t cost = 0; // how many of these bytes have to be moved
     size_t address = segment.address;
     for (const auto& range : segment.blocks) {
       const auto found = idle.find(address);

@@ -8,9 +8,10 @@
 
 namespace torch::cuda::lms {
 
-// The idle blocks (by address) to page out so that, with the free memory
-// between them, so many bytes lie side by side in a segment that the stream
-// allocates from; those that move the fewest bytes. Empty when there are none.
+// Chooses idle blocks (given by address) whose page-out, together with the free memory between
+// them, yields at least this number of contiguous bytes in a segment from which the stream
+// allocates. Among the possible choices, takes the one that moves the fewest bytes. Empty if there
+// is none.
 std::vector<Block*> neighbours(
     const std::vector<compat::cca::SegmentInfo>& segments,
     c10::DeviceIndex device,

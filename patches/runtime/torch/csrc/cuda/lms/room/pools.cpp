@@ -30,8 +30,8 @@ void Pools::released(compat::MempoolId pool) {
   any_ = !active_.empty();
 }
 
-// Whether any stream captures. A capture that is over without an end() has failed: its pool gets
-// no more, and its filter may belong to a graph that is gone.
+// Whether any stream captures. A capture that is over although end() was not called has failed: its
+// pool is removed, because its filter may belong to a graph that no longer exists.
 bool Pools::look() {
   const c10::cuda::CUDAGuard guard(device_);
   bool capturing = false;
@@ -61,7 +61,7 @@ bool Pools::takes(cudaStream_t stream) {
 
 bool Pools::capturing() {
   if (!any_) {
-    return false; // a capture allocates from a pool
+    return false; // a capture always allocates from a pool
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   return look();

@@ -22,15 +22,16 @@ std::string mib(int64_t bytes) {
   return text.str();
 }
 
-// After so many page-outs.
+// The source of an allocation after this number of page-outs.
 Source source_of(int victims) {
   return victims == 0   ? Source::FreeList
          : victims == 1 ? Source::ReclaimOne
                         : Source::ReclaimFragments;
 }
 
-// So many bytes in use, of the automatic limit, call for a look at operators. Until then there is
-// room for whatever runs at that moment, and what no operator is seen to use again is little.
+// When this number of bytes of the automatic limit is in use, LMS starts to watch operators. Below
+// it, there is room for whatever operators run at that moment, and little memory belongs to
+// storages that no operator is seen to use later.
 size_t threshold(size_t limit) {
   return limit / 20;
 }
@@ -70,8 +71,7 @@ at::DataPtr Room::allocate(size_t bytes) {
   }
   Request request{bytes};
   const bool managed = bytes >= settings_.size;
-  const bool small =
-      !managed && !FreedMemory::knows(bytes) && !keeps_to_limit(); // costs nothing but this
+  const bool small = !managed && !FreedMemory::knows(bytes) && !keeps_to_limit(); // fast path
   if (!small) {
     const Lock lock;
     request.source = source_of(make_room(bytes));
@@ -80,7 +80,8 @@ at::DataPtr Room::allocate(size_t bytes) {
     request.cap = limit_.cap().changes();
     try {
       at::DataPtr memory = native_.allocate(bytes);
-      pools_.taken_back(memory.get()); // a pool is gone if its address comes back
+      // If the address is handed out here, its pool no longer exists.
+      pools_.taken_back(memory.get());
       if (small) {
         return memory;
       }
@@ -120,7 +121,8 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
   }
 }
 
-// For a page-in, with the mutex held. The native allocator can wait for the device.
+// Allocates the memory for a page-in, with the mutex held. The native allocator may have to wait
+// for the device.
 at::DataPtr Room::obtain(size_t bytes) {
   Request request{bytes, source_of(make_room(bytes))};
   for (;;) {
@@ -148,7 +150,7 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
     if (block.state.is(State::PagedOut)) {
       fetch(block, captured);
     } else if (block.state.is(State::PagingIn) && !block.on_device()) {
-      Lock::wait(); // another thread is getting memory for it
+      Lock::wait(); // another thread is allocating memory for it
       continue;
     }
     break;
@@ -164,7 +166,7 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
     Lock::drop_later(std::move(storage));
   }
   if (captured && !block.stays.has(Reason::Graph)) {
-    // The graph replays this address, and may write where no operator shows it.
+    // The graph replays this address, and may write to it without being seen.
     const compat::RelaxedCapture relaxed;
     registry_.stay(block, Reason::Graph);
     mover_.wrote(block);
@@ -184,12 +186,12 @@ void Room::fetch(Block& block, bool captured) {
   TORCH_CHECK(storage && Registry::block_of(*storage) == &block, kGone);
   const c10::cuda::CUDAGuard guard(device_);
   if (!block.home || compat::is_external(*block.home)) {
-    // Unknown, or a stream that the user may have destroyed.
+    // The home stream is unknown, or the user may have destroyed it.
     block.home = c10::cuda::getCurrentCUDAStream(device_);
     block.moved_home = true;
   }
   const c10::cuda::CUDAStreamGuard stream_guard(*block.home);
-  // Others who need it wait from now on.
+  // From now on, other threads that need the block wait.
   block.state.to(State::PagingIn);
   at::DataPtr memory;
   try {
@@ -212,8 +214,8 @@ void Room::fetch(Block& block, bool captured) {
 
 // ---- page-outs ----
 
-// Busy and Unfinished are over when it returns them: whoever asked looks for a victim again,
-// because the block may be gone.
+// Waits before it returns Busy or Unfinished. The caller then has to choose a victim again, because
+// the block may have been deleted.
 Mover::Outcome Room::page_out(Block& block) {
   policy_.remove(block);
   const Mover::Outcome outcome = mover_.page_out(block);
@@ -235,7 +237,7 @@ Mover::Outcome Room::page_out(Block& block) {
   return outcome;
 }
 
-// Asked each time: while the mutex was paused, LMS may have been turned off.
+// Checks settled() each time, because LMS may have been turned off while the mutex was paused.
 Block* Room::victim(size_t missing) const {
   return attention_.settled() ? policy_.victim(missing) : nullptr;
 }
@@ -263,8 +265,8 @@ size_t Room::reclaim(size_t wanted) {
   return bytes;
 }
 
-// Pages out until the request fits under the limit, or nothing idle is left;
-// returns how many blocks were paged out. The limit is soft.
+// Pages out until the request fits under the limit or no block is idle; returns how many blocks
+// were paged out. If the request still does not fit, it is attempted anyway.
 int Room::make_room(size_t bytes) {
   if (pools_.capturing()) {
     return 0;
@@ -288,7 +290,7 @@ int Room::make_room(size_t bytes) {
     }
     if (used + request <= limit) {
       if (used + request > limit - limit / 8) {
-        mover_.prepare(); // so that the first page-out finds what it needs
+        mover_.prepare(); // so that the first page-out has what it needs
       }
       break;
     }
@@ -306,13 +308,13 @@ int Room::make_room(size_t bytes) {
     count += outcome == Mover::Outcome::Moved;
   }
   if (limit_.take_changed() && reserved_bytes() > limit_.cap().bytes()) {
-    empty_cache(); // what was reserved before the limit was set
+    empty_cache(); // more than the new limit may have been reserved before it was set
   }
   return count;
 }
 
-// After the native allocator failed: makes the next effort that frees something, in an order in
-// which each frees more and costs more. False when none is left.
+// Called after the native allocator failed: tries the efforts in turn until one has freed
+// something. Each frees more and costs more than the one before. Returns false if none is left.
 bool Room::free_some(Request& request) {
   const size_t bytes = request.bytes;
   Effort& effort = request.effort;
@@ -335,7 +337,7 @@ bool Room::free_some(Request& request) {
     const Effort now = effort;
     effort = static_cast<Effort>(static_cast<int>(effort) + (now != Effort::None));
     switch (now) {
-      case Effort::OneBlock: // that is large enough
+      case Effort::OneBlock: // a single block that is large enough
         while (Block* const victim =
                    attention_.settled() ? policy_.fitting(rounded(bytes)) : nullptr) {
           const Mover::Outcome outcome = page_out(*victim);
@@ -348,13 +350,13 @@ bool Room::free_some(Request& request) {
           }
         }
         break;
-      case Effort::Neighbours: // several that lie side by side
+      case Effort::Neighbours: // several adjacent blocks
         if (reclaim_neighbours(rounded(bytes))) {
           source = Source::ReclaimFragments;
           return true;
         }
         break;
-      case Effort::Bytes: // so many, wherever they lie
+      case Effort::Bytes: // enough bytes, wherever they are
         if (reclaim(bytes) > 0) {
           source = Source::ReclaimFragments;
           return true;
@@ -366,19 +368,19 @@ bool Room::free_some(Request& request) {
           return true;
         }
         break;
-      case Effort::Limbo: // what is paged out already, but not given back
+      case Effort::Limbo: // memory that is paged out but not given back yet
         if (mover_.limbo_bytes() > 0) {
           mover_.wait_for_limbo();
           source = Source::ReclaimAll;
           return true;
         }
         break;
-      case Effort::Cache: // of free memory, which may be split between segments of the wrong sizes
+      case Effort::Cache: // free memory, which may be divided among segments of the wrong sizes
         mover_.synchronize();
         empty_cache();
         source = Source::CudaMallocRetry;
         return true;
-      case Effort::Limit: // the user's; again, should the memory go to another thread
+      case Effort::Limit: // the user's limit; repeated, because another thread may take the memory
         if (give_way(bytes)) {
           effort = Effort::Limit;
           return true;
@@ -414,7 +416,7 @@ bool Room::reclaim_neighbours(size_t bytes) {
     }
     std::unordered_map<size_t, Block*> idle; // by address
     registry_.each([&](Block& block) {
-      // The native allocator keeps memory back that other streams were told of.
+      // The native allocator does not reuse memory at once if record_stream() was called for it.
       const bool shared = std::any_of(
           block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
       if (block.idle && !shared) {
@@ -429,7 +431,7 @@ bool Room::reclaim_neighbours(size_t bytes) {
       moved = moved || outcome == Mover::Outcome::Moved;
       again = outcome == Mover::Outcome::Busy || outcome == Mover::Outcome::Unfinished;
       if (again) {
-        break; // the others may be gone
+        break; // the other blocks may have been deleted
       }
     }
     if (!again) {
@@ -445,7 +447,7 @@ void Room::retry(const c10::OutOfMemoryError& error, Request& request) {
   limit_.cap().enforce();
   const bool limited = limit_.cap().bytes() != SIZE_MAX && request.again-- > 0;
   if (request.cap != limit_.cap().changes() || limited) {
-    // Another thread may have changed the limit, or what is reserved, meanwhile.
+    // Another thread may have changed the limit or the reserved memory in the meantime.
     request.effort = Effort::Limit;
     return;
   }
@@ -502,8 +504,8 @@ void Room::served(Source source) {
   keep_to_limit();
 }
 
-// The native allocator has taken memory from the device. What is not PyTorch's needs some, too, and
-// nobody tries again for it.
+// Called when the native allocator has taken memory from the device. Libraries need some, too, and
+// nobody retries their requests, so this keeps some memory free for them.
 void Room::keep_spare() {
   limit_.look();
   if (limit_.free() < limit_.spare() && free_bytes().all > 0) {
@@ -516,7 +518,8 @@ bool Room::keeps_to_limit() const {
   return !compat::kHasFraction && limit_.cap().bytes() != SIZE_MAX;
 }
 
-// Whoever has asked: what is in use is below the limit by then, if it can be.
+// Called after each request: the memory in use is within the limit then, if that is possible. Keeps
+// the reserved memory within it, too.
 void Room::keep_to_limit() {
   if (!keeps_to_limit() || settings_.late || attention_.counting()) {
     return;
@@ -568,7 +571,7 @@ void Room::operator_failed(const char* op) {
       limit_.look();
       now = limit_.free();
     }
-    const bool more = now > free; // else everything is in use, or others have taken it
+    const bool more = now > free; // otherwise everything is in use, or others have taken it
     TORCH_WARN(
         "Large Model Support (LMS): ",
         op ? op : "an operator",
@@ -581,7 +584,7 @@ void Room::operator_failed(const char* op) {
         mib(static_cast<int64_t>(now)),
         " free.");
   } catch (const std::exception&) {
-    (void)cudaGetLastError(); // the operator's own error says more
+    (void)cudaGetLastError(); // the error of the operator itself is more useful
   }
 }
 

@@ -15,8 +15,8 @@
 
 namespace torch::cuda::lms {
 
-// Makes room on one device: keeps what is in use within the limit, chooses who is paged out for
-// whom, and tries again what failed. Needs the LMS mutex held, where it does not say otherwise.
+// Makes room on one device: keeps the memory in use within the limit, chooses victims, and retries
+// requests that failed. The LMS mutex must be held, unless a comment says otherwise.
 class Room {
  public:
   Room(
@@ -32,60 +32,65 @@ class Room {
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
 
-  // Memory for a new storage, managed if it is large enough. Takes the LMS
-  // mutex itself. Throws c10::OutOfMemoryError with LMS's account.
+  // Allocates memory for a new storage, which is managed if it is large enough. Takes the LMS mutex
+  // itself. Throws c10::OutOfMemoryError with LMS's account of the memory.
   at::DataPtr allocate(size_t bytes);
 
-  // Memory that is no storage (raw_alloc): room is made for it if it does not fit, and that is all.
-  // Takes the mutex itself.
+  // Allocates memory that is not a storage (raw_alloc), and does not manage it. Makes room only if
+  // the request fails, or if LMS itself has to keep to the limit. Takes the mutex itself.
   void* allocate_raw(size_t bytes, cudaStream_t stream);
 
-  // The bytes are on the device and the stream is ordered behind their arrival. The block has a
-  // reason to stay. Can pause the mutex. Throws c10::OutOfMemoryError.
+  // Pages the block in if necessary, and makes the stream wait for its arrival. The block must have
+  // a reason to stay. Can pause the mutex. Throws c10::OutOfMemoryError.
   void bring(Block& block, c10::cuda::CUDAStream stream);
 
-  // Pages out idle blocks, so many bytes or all; returns the bytes. Can pause the mutex.
+  // Pages out idle blocks until this number of bytes is paged out; by default all of them. Returns
+  // the number of bytes. Can pause the mutex.
   size_t reclaim(size_t bytes = SIZE_MAX);
 
   Limit& limit() {
     return limit_;
   }
 
-  // Memory that the native allocator keeps and nobody uses, in bytes. Can pause the mutex.
+  // Memory that the native allocator has reserved and that is not in use, in bytes. Can pause the
+  // mutex.
   struct Free {
     int64_t all;
-    int64_t largest; // the largest request that it serves
+    int64_t largest; // the largest request that this memory can serve
   };
   Free free_bytes();
 
-  // Bytes that an operator can get, if everything idle is paged out. Can pause the mutex.
+  // Bytes that an operator can get if all idle blocks are paged out. Can pause the mutex.
   size_t obtainable_bytes();
 
-  // Bytes of device memory that could be paged out now.
+  // Bytes of device memory that could be paged out at present.
   size_t idle_bytes() const {
     return policy_.bytes();
   }
 
-  // An operator got no such memory and ended without an error all the same. Takes the mutex.
+  // Called when an operator got no memory for a request of this size, but ended without an error.
+  // Takes the mutex.
   void went_on(size_t bytes, const char* op);
 
-  // An operator failed. If the device is full, a library may have got no memory from the driver:
-  // makes room, and gives the cache back. Takes the mutex, does not throw.
+  // Called when an operator failed. If the device is full, the reason may be that a library got no
+  // memory from the driver. Then this makes room and empties the native allocator's cache. Takes
+  // the mutex; does not throw.
   void operator_failed(const char* op);
 
-  // One paragraph for an error message.
+  // A paragraph for an error message.
   std::string account(size_t bytes, const char* op) const;
 
  private:
   enum class Effort { OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, Limit, None };
 
-  // What the native allocator is asked for, again and again.
+  // A request to the native allocator, which may be retried several times.
   struct Request {
     const size_t bytes;
     Source source = Source::FreeList;
-    Effort effort = Effort::OneBlock; // the next one
-    uint64_t cap = 0; // Cap::changes() when the native allocator was asked last
-    int again = 4; // so often for the user's limit although what is reserved allows it
+    Effort effort = Effort::OneBlock; // what to try next
+    uint64_t cap = 0; // Cap::changes() before the native allocator was last called
+    // Retries left while a limit is set, although the limit does not stop the request.
+    int again = 4;
   };
 
   Block* victim(size_t missing) const;
@@ -98,10 +103,10 @@ class Room {
   void empty_cache();
   bool give_way(size_t bytes);
   void keep_spare();
-  // The native allocator does not know the user's limit, and one is set.
+  // A limit is set that the native allocator cannot enforce, so that LMS has to.
   bool keeps_to_limit() const;
   void keep_to_limit();
-  // Returns when the request should be tried again; else throws the error with LMS's account.
+  // Returns if the request should be retried; otherwise throws the error with LMS's account.
   void retry(const c10::OutOfMemoryError& error, Request& request);
   void served(Source source);
   size_t in_use();
@@ -118,7 +123,7 @@ class Room {
   Stats& stats_;
   Attention& attention_;
   Limit limit_;
-  int64_t device_allocs_ = 0; // of the native allocator, when it was asked last
+  int64_t device_allocs_ = 0; // of the native allocator, when it was last asked
 };
 
 } // namespace torch::cuda::lms
