@@ -44,7 +44,7 @@ std::vector<Entry> make_entries() {
       });
     }
   }
-  // The first LMS counted transfers to the host under these names.
+  // The first LMS counted page-outs under these names.
   entries.push_back({"reclaimed", [](Pager& p) { return p.stats.page_out_count; }});
   entries.push_back({"reclaimed_bytes", [](Pager& p) { return p.stats.page_out_bytes; }});
   const char* const sources[kSources] = {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Captures of graphs, alike in every release that has graphs.
+// Captures of graphs. The same for every release that has graphs.
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -13,7 +13,7 @@ inline bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// This thread may call what a capture of another one forbids.
+// Allows this thread to make calls that another thread's capture would forbid.
 class RelaxedCapture {
   c10::cuda::CUDAStreamCaptureModeGuard guard_{cudaStreamCaptureModeRelaxed};
 };

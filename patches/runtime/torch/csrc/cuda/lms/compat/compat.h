@@ -1,7 +1,8 @@
 #pragma once
 
-// The one place where torch versions differ, but for the allocator's methods:
-// those are in forwarding.h. A new version that does not compile is mended here.
+// All differences between versions of torch are in this file, except for the methods of the
+// allocator, which are in forwarding.h. If the runtime does not compile with a new version, fix it
+// here.
 
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
@@ -30,7 +31,7 @@ using MempoolId = c10::MempoolId_t;
 using MempoolId = c10::cuda::MempoolId_t;
 #endif
 
-// Whether the native allocator can be told how much it may take.
+// Whether the native allocator can enforce a limit on how much it takes.
 constexpr bool kHasFraction = true;
 
 inline at::DataPtr& data_ptr(c10::StorageImpl& storage) {
@@ -46,11 +47,11 @@ inline bool in_use(c10::DeviceIndex device) {
   return c10::cuda::hasPrimaryContext(device);
 }
 
-// Throw-on-access of a StorageImpl. Setting it is public since 2.3, clearing it
-// since 2.12, and only together with the message, which costs an allocation at
-// each operator. An explicit instantiation may name a private member
-// (C++17 [temp.explicit]/12), so both flags are reached in every version
-// without copying the class's layout.
+// The flags of a StorageImpl that make accesses throw. Setting them is public since 2.3. Clearing
+// them is public since 2.12, but only together with setting the message, which would cost an
+// allocation at each operator. An explicit instantiation may name a private member (C++17
+// [temp.explicit]/12), so this reaches both flags in every version without copying the layout of
+// the class.
 template <bool c10::StorageImpl::* Reading, bool c10::StorageImpl::* Writing>
 struct AccessFlags {
   friend void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing) {
@@ -63,23 +64,23 @@ template struct AccessFlags<
     &c10::StorageImpl::throw_on_mutable_data_ptr_>;
 void set_access_flags(c10::StorageImpl& storage, bool reading, bool writing);
 
-// The address of what is paged out.
+// The address of a storage that is paged out.
 inline void* nowhere() {
   return nullptr;
 }
 
-// From now on each access to the data throws c10::Error with this message.
+// From now on, each access to the data throws c10::Error with this message.
 inline void forbid_access(c10::StorageImpl& storage, std::string message) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
 }
 
-// What makes mutable_data() look at these flags stays set: that costs the slow
-// path of its check and no more.
+// The setting that makes mutable_data() check these flags stays on. It only costs the slow path of
+// the check.
 inline void allow_access(c10::StorageImpl& storage) {
   set_access_flags(storage, false, false);
 }
 
-// C++ that is called past the dispatcher reads addresses that the guard does not see.
+// C++ code that does not go through the dispatcher reads addresses without the guard seeing it.
 constexpr bool kEveryAccessIsSeen = false;
 
 // Whether autograd records what this thread does.
@@ -87,10 +88,10 @@ inline bool grad_mode() {
   return c10::GradMode::is_enabled();
 }
 
-// A strong reference for a moment, under the LMS mutex; null for a storage that
-// is dying. Where storages know of their Python objects (some time after
-// 2.9), null also when that is its only owner: WeakStorage::lock() takes the
-// GIL then, and whoever has the GIL may wait for the mutex.
+// Returns a strong reference for short use under the LMS mutex; null if the storage is being freed.
+// In versions in which storages know their Python objects (some time after 2.9), also returns null
+// if the Python object is the only owner: WeakStorage::lock() would take the GIL then, and a thread
+// that holds the GIL may be waiting for the mutex.
 #if LMS_TORCH_AT_LEAST(10)
 template <auto Count>
 struct ReferenceCount {
@@ -123,14 +124,13 @@ inline StrongStorage lock(const WeakStorage& weak) {
 }
 #endif
 
-// A stream that the user made and may destroy (torch.cuda.ExternalStream). Its
-// id is the handle; the ids of PyTorch's own streams are odd, and 0 is the
-// default stream.
+// A stream that the user created and may destroy (torch.cuda.ExternalStream). Its id is the handle.
+// The ids of PyTorch's own streams are odd, and 0 is the default stream.
 inline bool is_external(c10::cuda::CUDAStream stream) {
   return stream.id() != 0 && (stream.id() & 1) == 0;
 }
 
-// The native allocator's segments, without the history of what happened to them.
+// The native allocator's segments, without their history.
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {
 #if LMS_TORCH_AT_LEAST(11)
   return allocator.snapshot({0, 0}, /*include_traces=*/false);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every release has alike, for each compat.h to include.
+// Code that is the same for every release; each compat.h includes it.
 
 #include <c10/core/StorageImpl.h>
 

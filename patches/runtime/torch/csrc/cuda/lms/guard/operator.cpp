@@ -151,7 +151,7 @@ const Operator& Operator::of(const at::RecordFunction& function) {
     }
     const auto schema = function.operator_schema();
     if (!schema) {
-      return opaque; // a range that has such a name
+      return opaque; // somebody's range that only has such a name
     }
     return *cache.emplace(name, std::make_unique<Operator>(describe(*schema))).first->second;
   } catch (const std::exception&) {

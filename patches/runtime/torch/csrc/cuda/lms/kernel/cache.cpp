@@ -14,7 +14,7 @@ namespace torch::cuda::lms::cache {
 namespace {
 
 constexpr uint64_t kMagic = 0x31304c4e524b534d; // "MSKRNL01"
-constexpr size_t kLargest = size_t(64) << 20; // bytes: what is larger is not ours
+constexpr size_t kLargest = size_t(64) << 20; // bytes; larger files were not written by LMS
 
 // FNV-1a.
 uint64_t hash(const std::string& text, uint64_t state) {
@@ -27,8 +27,8 @@ constexpr uint64_t kBasis = 0xcbf29ce484222325;
 
 struct Header {
   uint64_t magic;
-  uint64_t size; // bytes of what follows
-  uint64_t hash; // of them
+  uint64_t size; // bytes of the content, which follows the header
+  uint64_t hash; // of the content
 };
 
 using File = std::unique_ptr<FILE, int (*)(FILE*)>;
@@ -38,7 +38,7 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// Empty: no cache.
+// Returns an empty path if there is no cache.
 std::string folder() {
   const char* const use = std::getenv("USE_PYTORCH_KERNEL_CACHE");
   if (use != nullptr && std::strcmp(use, "0") == 0) {
@@ -103,7 +103,8 @@ void write(const std::string& name, const std::string& content) {
     return;
   }
   make_folders(in);
-  // Beside it and renamed: another process may read it now, or write the same.
+  // Write to another file and rename it, because another process may read or write this entry at
+  // the same time.
   const std::string beside = in + "/" + name + "." + std::to_string(getpid());
   if (!put(beside, content) || std::rename(beside.c_str(), (in + "/" + name).c_str()) != 0) {
     (void)unlink(beside.c_str());

@@ -2,16 +2,16 @@
 
 #include <string>
 
-// Compiled kernels on disk, in the folder where PyTorch keeps its own:
-// $PYTORCH_KERNEL_CACHE_PATH, or torch/kernels below $XDG_CACHE_HOME or ~/.cache.
-// USE_PYTORCH_KERNEL_CACHE=0 turns it off. It is a short cut: whatever goes wrong
-// here is as if there were none.
+// Keeps compiled kernels on disk, in the folder where PyTorch keeps its own:
+// $PYTORCH_KERNEL_CACHE_PATH, or torch/kernels in $XDG_CACHE_HOME or ~/.cache.
+// USE_PYTORCH_KERNEL_CACHE=0 turns the cache off. The cache only saves time: if anything fails,
+// kernels are compiled as if there were no cache.
 namespace torch::cuda::lms::cache {
 
-// 32 hexadecimal digits that stand for a text.
+// A hash of the text, as 32 hexadecimal digits.
 std::string digest(const std::string& text);
 
-// What was kept under a name; empty when that is nothing, or not whole.
+// The content of the entry with this name; empty if there is none, or if it is incomplete.
 std::string read(const std::string& name);
 
 void write(const std::string& name, const std::string& content);

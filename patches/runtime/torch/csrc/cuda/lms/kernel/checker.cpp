@@ -11,14 +11,15 @@ namespace torch::cuda::lms {
 namespace {
 
 constexpr size_t kTable = 4096; // slots
-// Beside the compute that is queued: enough for several times the link's speed.
+// Hashing overlaps with queued compute; this number is enough for several times the link's
+// bandwidth.
 constexpr unsigned kHashBlocks = 32;
-// In line with it, so as fast as can be: what a multiprocessor holds at a time.
-constexpr unsigned kCheckBlocks = 4; // of each multiprocessor
-// Four blocks of 512 threads fill the link. Mostly they have nothing to do.
+// The check is in line with compute, so it has to be fast: as many blocks as fit on the device.
+constexpr unsigned kCheckBlocks = 4; // per multiprocessor
+// Four blocks of 512 threads saturate the link. Most of the time there is nothing to restore.
 constexpr unsigned kRestoreBlocks = 8;
 
-// A stream of its own: to wait for it is to wait for nobody's work.
+// A separate stream, so that waiting for it waits for no other work.
 class Stream {
  public:
   Stream() {
@@ -41,7 +42,7 @@ class Stream {
 
 } // namespace
 
-// At process exit the driver may be gone: nothing can be done about it then.
+// At process exit, the driver may already be unloaded. The error can be ignored then.
 void Checker::DeviceFree::operator()(checksum::Slot* slots) const {
   if (cudaFree(slots) != cudaSuccess) {
     (void)cudaGetLastError();
@@ -115,7 +116,7 @@ void Checker::give(Slot slot) {
   free_.push_back(slot);
 }
 
-// Zeroed before any stream can use it, which costs one wait for a fill.
+// The slots are zeroed before any stream can use them, for which the host waits once.
 Checker::Slots Checker::zeroed_slots() {
   constexpr size_t bytes = kTable * sizeof(checksum::Slot);
   void* memory = nullptr;
@@ -201,7 +202,7 @@ void Checker::check(
   restore();
 }
 
-// The device writes a count, and then that one has changed.
+// The device first writes a count, and then `changed_`.
 void Checker::look() {
   if (!changed_ || !__atomic_load_n(changed_.get(), __ATOMIC_ACQUIRE)) {
     return;

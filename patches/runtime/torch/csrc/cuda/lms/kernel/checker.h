@@ -15,52 +15,51 @@
 
 namespace torch::cuda::lms {
 
-// The release check of one device. A block's bytes are hashed before they are
-// copied to the host, and hashed again before its memory is given up; where the
-// hashes differ, something that LMS did not see has written the block, and its
-// bytes go to the host buffer. All in the order of streams: the host waits for
-// nothing.
-// Used under the LMS mutex, with the device current. Outlives what it launched:
-// when it is destroyed, its device memory is freed, which waits for the device.
+// The release check of one device. A block's bytes are hashed before they are copied to the host,
+// and hashed again before its memory is given up. If the hashes differ, the block was written
+// without being seen, and its bytes are copied to the host buffer. All of this runs in stream
+// order, and the host does not wait. Used under the LMS mutex, with the device current. The
+// destructor frees device memory, which waits for the device, so kernels that were launched finish
+// first.
 class Checker {
  public:
   explicit Checker(c10::DeviceIndex device);
   Checker(const Checker&) = delete;
   Checker& operator=(const Checker&) = delete;
 
-  // The first call compiles and loads the kernels, or finds that it cannot, for
-  // good. Never throws.
+  // The first call compiles and loads the kernels. If that fails, it is not tried again. Never
+  // throws.
   bool available();
-  // One line; empty while nothing is known against it.
+  // One line that says why the check is not available; empty while no reason is known.
   const std::string& why() const {
     return why_;
   }
 
-  // Names what is expected of one block's bytes. It keeps that between calls: to
-  // check once more, no new hash() is needed.
+  // Identifies the expected hash of one block's bytes. It keeps this hash between calls, so a
+  // second check() does not need another hash().
   using Slot = uint32_t;
-  // Throws c10::Error when there is no device memory for more of them.
+  // Throws c10::Error if there is no device memory for more slots.
   Slot take();
-  // Kernels that use it may be in flight, if whatever its next owner does is
-  // ordered behind them.
+  // Kernels that use the slot may still be in flight, if the work of its next owner is ordered
+  // after them.
   void give(Slot slot);
 
-  // What is expected from now on: these bytes, in the order of the stream.
+  // From now on, in the order of the stream, the hash of these bytes is expected.
   void hash(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
 
-  // Where the bytes are not what was expected, they go to the host buffer, and are
-  // what is expected from now on. When it throws, the buffer may lack them, and the
-  // slot may already expect them: hash and copy again.
+  // If the bytes have another hash than expected, they are copied to the host buffer, and their
+  // hash is expected from now on. If this throws, the buffer may lack the bytes while the slot
+  // already expects their hash: call hash() and copy again.
   void
   check(Slot slot, const void* data, size_t bytes, const HostBuffer& host, cudaStream_t stream);
 
-  // Checks that have found a difference until now: those on streams that the host
-  // has not waited for may be missing.
+  // How many checks have found a difference so far. Checks on streams for which the host has not
+  // waited may be missing.
   uint64_t caught() {
     look();
     return caught_;
   }
-  // Of the one that caught() counted last.
+  // The slot of the last check that caught() counted.
   Slot last_caught() const {
     return last_caught_;
   }
@@ -76,8 +75,8 @@ class Checker {
   using Counts = std::unique_ptr<uint32_t, HostFree>;
   struct Table {
     Slots slots;
-    Counts caught; // of each slot, by the device
-    std::vector<uint32_t> known; // what was seen of them
+    Counts caught; // for each slot, counted by the device
+    std::vector<uint32_t> known; // the counts that look() has seen
   };
 
   void load();
@@ -99,7 +98,7 @@ class Checker {
   Counts changed_;
   uint64_t caught_ = 0;
   Slot last_caught_ = 0;
-  std::vector<Table> tables_; // kTable slots each
+  std::vector<Table> tables_; // of kTable slots each
   std::vector<Slot> free_;
 };
 

@@ -4,17 +4,17 @@ namespace torch::cuda::lms::checksum {
 
 namespace {
 
-// Also compiled for the CPU, with a block of one thread, by the simulated device:
-// that follows the pointers among the parameters, and those in Bytes. What is
-// written elsewhere has to say so (LMS_WRITES).
+// The simulated device compiles this code for the CPU, too, with blocks of one thread. It finds the
+// memory that a kernel uses from the pointers among the parameters and in Bytes. Writes to other
+// memory have to be declared with LMS_WRITES.
 //
-// The hash. A thread takes 16 bytes at a time, and its words go to four lanes, by
-// a step that is a bijection of the lane and of the word: one changed word always
-// changes the lane. The shift brings the highest bits, which the product does not
-// mix, to the low ones: else two flipped signs would cancel each other. What a
-// thread has at the end of a tile is mixed with its position and added up, so the
-// result depends neither on the order in which blocks run nor on their number:
-// hash and check may use as many as suits them.
+// The hash: a thread loads 16 bytes at a time, and their words are added to four lanes in turn. The
+// step that adds a word is a bijection both of the lane and of the word, so a single changed word
+// always changes the lane. The shift moves the highest bits, which the multiplication does not mix,
+// to the low ones; without it, two flipped signs would cancel out. At the end of a tile, the
+// thread's result is mixed with its position and added to the sum. So the hash depends neither on
+// the order in which blocks run nor on their number, and hash and check can use different numbers
+// of blocks.
 constexpr char kText[] = R"cuda(
 #ifndef LMS_THREADS
 #define LMS_THREADS 256
@@ -26,8 +26,8 @@ typedef unsigned long long u64;
 
 constexpr u32 kThreads = LMS_THREADS;
 constexpr u32 kWarps = (kThreads + 31) / 32;
-constexpr u32 kVectors = 32; // of a thread, in each tile
-constexpr u32 kAhead = 8; // that are loaded before the first is used
+constexpr u32 kVectors = 32; // of each thread, per tile
+constexpr u32 kAhead = 8; // vectors that are loaded before the first one is used
 constexpr u64 kTile = u64(kThreads) * kVectors;
 
 struct Bytes {
@@ -69,7 +69,7 @@ __device__ inline u64 step(u64 lane, u64 word) {
   return lane ^ (lane >> 29);
 }
 
-// Every bit of the result depends on every bit.
+// Every bit of the result depends on every bit of the value.
 __device__ inline u64 mix(u64 value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
@@ -92,7 +92,7 @@ struct Lanes {
   }
 };
 
-// Bytes that are not aligned, and those at the end, with zeros behind them.
+// Loads bytes that are not aligned, or the last bytes, followed by zeros.
 __device__ inline ulonglong2 gather(const Bytes& bytes, u64 vector) {
   const u64 begin = vector * 16;
   const u64 left = bytes.size - begin;
@@ -105,7 +105,7 @@ __device__ inline ulonglong2 gather(const Bytes& bytes, u64 vector) {
   return words;
 }
 
-// The calling thread's share.
+// The sum over the tiles of the calling thread.
 __device__ inline u64 hash_share(const Bytes& bytes) {
   const u64 vectors = (bytes.size + 15) / 16;
   const u64 whole = aligned(bytes.data) ? bytes.size / 16 : 0;
@@ -148,7 +148,7 @@ __device__ inline u64 hash_share(const Bytes& bytes) {
   return sum;
 }
 
-// In thread 0: the sum over the block.
+// Returns the sum over the block in thread 0.
 __device__ inline u64 block_sum(u64 value) {
   __shared__ u64 warps[kWarps];
   for (u32 offset = 16; offset > 0; offset /= 2) {
@@ -164,8 +164,8 @@ __device__ inline u64 block_sum(u64 value) {
   return value;
 }
 
-// True in one thread of the launch: in the block that is done last, which leaves
-// the slot as the next launch needs it.
+// Returns true in one thread of the launch: in the block that finishes last. It resets the slot for
+// the next launch.
 __device__ inline bool hashed(const Bytes& bytes, Slot* slot, u64* hash) {
   const u64 share = block_sum(hash_share(bytes));
   if (threadIdx.x != 0) {
@@ -182,8 +182,8 @@ __device__ inline bool hashed(const Bytes& bytes, Slot* slot, u64* hash) {
   return true;
 }
 
-// Four blocks a multiprocessor: with no such bound the compiler takes so few
-// registers that a thread cannot load ahead.
+// Four blocks per multiprocessor: without this bound, the compiler uses so few registers that a
+// thread cannot load ahead.
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
 lms_hash(Bytes bytes, Slot* slot) {
   u64 hash;
@@ -203,11 +203,11 @@ lms_check(Bytes bytes, Slot* slot, Report report) {
   slot->expected = hash;
   slot->differs = differs;
   if (differs) {
-    // Not atomically, which most links cannot do in host memory: nobody else writes this slot's
-    // count, and all write the same to the other.
+    // Not atomic, because most links do not support atomics on host memory. No other launch writes
+    // this slot's count at the same time, and all launches write the same value to `changed`.
     volatile u32* const caught = report.caught;
     *caught = *caught + 1;
-    __threadfence_system(); // whoever sees that it has changed sees the count
+    __threadfence_system(); // the host must see the count before `changed`
     *const_cast<volatile u32*>(report.changed) = 1;
   }
 }

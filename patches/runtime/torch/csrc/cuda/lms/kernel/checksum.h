@@ -5,33 +5,33 @@
 #include <cstddef>
 #include <cstdint>
 
-// The kernels of the release check, and what they are passed: a second
-// declaration of the structures in checksum.cpp, which NVRTC reads.
+// The kernels of the release check and their parameters. The structures are declared a second time
+// in checksum.cpp, for NVRTC.
 namespace torch::cuda::lms::checksum {
 
 extern const KernelSource kSource;
 
-constexpr unsigned kThreads = 256; // of a block
+constexpr unsigned kThreads = 256; // per block
 constexpr size_t kTile = size_t(128) << 10; // bytes that a block hashes at a time
-constexpr size_t kParts = 8; // most parts of one launch
+constexpr size_t kParts = 8; // maximum number of parts in one launch
 
 struct Bytes {
   const char* data;
   uint64_t size;
 };
 
-// Of one block of memory, on the device. All zero at first.
+// The state for one block of memory, on the device. Initially zero.
 struct Slot {
   uint64_t expected; // hash
-  uint64_t sum; // of the launch in progress
-  uint32_t done; // its thread blocks that have added to it
-  uint32_t differs; // the last check found a difference
+  uint64_t sum; // partial sum of the launch in progress
+  uint32_t done; // thread blocks that have been added to `sum`
+  uint32_t differs; // whether the last check found a difference
 };
 
 // In pinned host memory.
 struct Report {
-  uint32_t* caught; // how often a check with this slot found a difference
-  uint32_t* changed; // a count has changed since this was 0
+  uint32_t* caught; // how many checks with this slot have found a difference
+  uint32_t* changed; // set to 1 when a count has changed
 };
 
 struct Part {
@@ -45,11 +45,11 @@ struct Parts {
   Part part[kParts];
 };
 
-// expected := the bytes' hash.
+// Sets the expected hash to that of the bytes.
 constexpr const char* kHash = "lms_hash"; // (Bytes, Slot*)
-// Whether it differs from what was expected; it is expected from now on.
+// Compares the hash of the bytes with the expected one, which it then replaces.
 constexpr const char* kCheck = "lms_check"; // (Bytes, Slot*, Report)
-// Where it differed, writes the bytes to the host.
+// Copies the bytes to the host if the last check found a difference.
 constexpr const char* kRestore = "lms_restore"; // (Bytes, const Slot*, Parts)
 
 } // namespace torch::cuda::lms::checksum

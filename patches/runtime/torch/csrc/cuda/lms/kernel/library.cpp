@@ -10,8 +10,8 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// PyTorch's own (the second is 1.1's) leads to the NVRTC and the driver that it would use. The
-// others serve where it is missing, or cannot be loaded.
+// PyTorch's own library (the second name is that of 1.1) provides the NVRTC and the driver that
+// PyTorch uses. The others are used if it is missing or cannot be loaded.
 constexpr std::array<const char*, 6> kNames = {
     "libcaffe2_nvrtc.so",
     "libthnvrtc.so",
@@ -20,11 +20,13 @@ constexpr std::array<const char*, 6> kNames = {
     "libnvrtc.so.12",
     "libnvrtc.so.11.2"};
 
-// Never closed: the driver does not like it, and torch's libraries hold them anyway.
+// The libraries are never closed: the driver does not support it, and torch's libraries keep them
+// open anyway.
 class Search {
  public:
-  // Where the first function of NVRTC is, or of the driver, are all others: an older one lacks some
-  // that another library has, and what one has made is nothing to the other.
+  // All functions of NVRTC are taken from the library that has the first one, and so are those of
+  // the driver. An older library may lack functions that another one has, but objects of one
+  // library cannot be passed to another one.
   void* find(const char* function) {
     size_t& home = std::strncmp(function, "nvrtc", 5) == 0 ? nvrtc_ : driver_;
     if (home < kNames.size()) {
@@ -63,7 +65,7 @@ class Search {
       handles_[i] = dlopen(kNames[i], RTLD_NOW | RTLD_LOCAL);
       const char* const error = handles_[i] == nullptr ? dlerror() : nullptr;
       if (error != nullptr && error_.empty()) {
-        error_ = error; // of the library that should be there
+        error_ = error; // the error of the first library, which should be there
       }
     }
     return handles_[i] != nullptr;

@@ -5,12 +5,11 @@
 
 namespace torch::cuda::lms {
 
-// What the runtime calls of NVRTC and of the CUDA driver. Both are found at run
-// time, through the library by which PyTorch itself reaches them: this one is
-// linked to neither, because there are machines without, and no header of theirs
-// is needed.
+// The functions of NVRTC and of the CUDA driver that the runtime calls. They are looked up at run
+// time, in the library through which PyTorch itself calls them. The runtime is linked to neither of
+// the two, because some machines do not have them, and it does not need their headers.
 struct Library {
-  // Throws c10::Error when there is none, or when it lacks a function.
+  // Throws c10::Error if no library is found, or if it lacks a function.
   Library();
 
   using Result = int; // 0 is success
@@ -33,7 +32,7 @@ struct Library {
   Result (*nvrtcGetPTX)(Program, char*);
   const char* (*nvrtcGetErrorString)(Result);
 
-  // Since CUDA 11; null where there are none.
+  // These exist since CUDA 11; null if they are missing.
   Result (*nvrtcGetCUBINSize)(Program, size_t*);
   Result (*nvrtcGetCUBIN)(Program, char*);
   Result (*nvrtcGetNumSupportedArchs)(int*);
@@ -56,7 +55,7 @@ struct Library {
       void** extra);
   Result (*cuGetErrorString)(Result, const char**);
 
-  // Each throws c10::Error, with the name of the call, unless it succeeded.
+  // Throw c10::Error with the name of the call if it did not succeed.
   void check_nvrtc(Result result, const char* call) const;
   void check_driver(Result result, const char* call) const;
 };

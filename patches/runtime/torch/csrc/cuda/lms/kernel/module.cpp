@@ -12,8 +12,8 @@ namespace torch::cuda::lms {
 
 namespace {
 
-constexpr int kOldest = 70; // compute capability 7.0: the kernels use its atomics
-constexpr Library::Result kInvalidContext = 201; // of the driver
+constexpr int kOldest = 70; // compute capability 7.0, because the kernels use its atomics
+constexpr Library::Result kInvalidContext = 201; // an error code of the driver
 
 int capability() {
   int device = 0;
@@ -25,8 +25,8 @@ int capability() {
   return 10 * major + minor;
 }
 
-// What NVRTC is to make: machine code, or PTX for the driver to compile when the
-// device is newer than NVRTC.
+// What NVRTC compiles to: machine code, or PTX if the device is newer than NVRTC. The driver
+// compiles PTX.
 struct Target {
   bool machine_code;
   int architecture;
@@ -107,7 +107,7 @@ class Program {
   }
 
  private:
-  // The first line of the compiler's log, for a message of one line.
+  // The first line of the compiler's log, because errors are one line.
   std::string complaint() const {
     size_t size = 0;
     if (library_.nvrtcGetProgramLogSize(program_, &size) != 0 || size == 0) {
@@ -124,7 +124,8 @@ class Program {
   Library::Program program_ = nullptr;
 };
 
-// Images by what they were made from. Never destroyed, as what uses it is not.
+// Compiled images, by what they were compiled from. Never destroyed, because the modules are not
+// either.
 std::unordered_map<std::string, std::string>& loaded() {
   static auto* const images = new std::unordered_map<std::string, std::string>;
   return *images;
@@ -133,7 +134,7 @@ std::unordered_map<std::string, std::string>& loaded() {
 } // namespace
 
 Module::Module(const KernelSource& source) {
-  // A thread that has only chosen the device may have no context yet.
+  // A thread that has only selected the device may not have a context yet.
   C10_CUDA_CHECK(cudaFree(nullptr));
   load(source);
 }
@@ -153,7 +154,7 @@ void Module::load(const KernelSource& source) {
 
   const auto known = loaded().find(key);
   std::string image = known != loaded().end() ? known->second : cache::read(key);
-  // What the driver does not take any more is made again.
+  // If the driver no longer accepts an image, it is compiled again.
   if (image.empty() || library_.cuModuleLoadData(&module_, image.data()) != 0) {
     Program program(library_, source);
     program.compile(options);
@@ -165,7 +166,7 @@ void Module::load(const KernelSource& source) {
 }
 
 Module::~Module() {
-  // At process exit the driver may be gone: nothing can be done about it then.
+  // At process exit, the driver may already be unloaded. The error can be ignored then.
   if (module_ != nullptr) {
     (void)library_.cuModuleUnload(module_);
   }
@@ -189,7 +190,7 @@ void Module::start(
   };
   Library::Result result = attempt();
   if (result == kInvalidContext) {
-    // The runtime makes a device's context current at its own calls, not at the driver's.
+    // Only calls of the CUDA runtime make the device's context current, not those of the driver.
     C10_CUDA_CHECK(cudaFree(nullptr));
     result = attempt();
   }

@@ -8,30 +8,30 @@
 
 namespace torch::cuda::lms {
 
-// Kernels as CUDA C++, which NVRTC compiles on the user's machine: what builds
-// this library has no CUDA compiler. In CUDA 10's C++14, without any header.
+// Kernels in CUDA C++, which NVRTC compiles on the user's machine, because LMS is built without a
+// CUDA compiler. The code has to be C++14, as in CUDA 10, and cannot include headers.
 struct KernelSource {
-  const char* name; // of the compiled file, and for the compiler's messages
+  const char* name; // the name of the compiled file, also used in the compiler's messages
   const char* text;
 };
 
-// The kernels of a source on one device. Compiled once per architecture: the
-// result is kept in memory and on disk (cache.h).
-// Used under the LMS mutex, with the device current, which the process has used.
+// The kernels of a source on one device. They are compiled once for each architecture, and the
+// result is kept in memory and on disk (cache.h). Used under the LMS mutex. The device must be
+// current, and the process must have used it.
 class Module {
  public:
-  // Throws c10::Error, which says in one line why there will be no kernels.
+  // Throws c10::Error with a one-line message if the kernels are not available.
   explicit Module(const KernelSource& source);
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   ~Module();
 
-  using Kernel = Library::Handle; // lives as long as the module
-  // Throws c10::Error when there is no such kernel.
+  using Kernel = Library::Handle; // valid as long as the module exists
+  // Throws c10::Error if there is no such kernel.
   Kernel kernel(const char* name) const;
 
-  // The arguments are the kernel's parameters, with exactly their types. Throws
-  // c10::Error when the launch is refused.
+  // The arguments must have exactly the types of the kernel's parameters. Throws c10::Error if the
+  // launch fails.
   template <typename... Arguments>
   void launch(
       Kernel kernel,

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tiers of all releases do alike.
+// The parts of the tier that are the same in all releases.
 
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/device/runtime.h>
@@ -20,9 +20,8 @@ inline const void* address_of(const c10::DataPtr& memory) {
   return memory.get();
 }
 
-// The pager to ask for memory on the current device, or null: LMS is off, or
-// this is the native allocator's own affair (a callback under the mutex), or a
-// child process, which has no device.
+// The pager of the current device. Null if LMS is off, if the native allocator itself asks (in a
+// callback under the LMS mutex), or in a forked process, which cannot use the device.
 inline Pager* current_pager() {
   Runtime& runtime = Runtime::get();
   if (!runtime.settings.enabled || Lock::held() || Lock::forked()) {
@@ -31,9 +30,9 @@ inline Pager* current_pager() {
   return &runtime.pager(c10::cuda::current_device());
 }
 
-// Calls the native allocator where there is no pager to ask. Another thread may have turned LMS on
-// meanwhile; if the memory was free after that, this thread sees it, too: the native allocator's
-// mutex is between the two.
+// Calls the native allocator when there is no pager to ask. Another thread may turn LMS on in the
+// meantime. If the memory that is returned was freed after that, this thread also sees that LMS is
+// on, because both threads have used the native allocator's mutex.
 template <class Allocate>
 auto past_pagers(size_t bytes, Allocate allocate) {
   auto memory = allocate();
@@ -50,7 +49,7 @@ auto past_pagers(size_t bytes, Allocate allocate) {
   return memory;
 }
 
-// A stream uses memory; false when it is not the pager's.
+// Records that a stream uses memory. Returns false if LMS does not manage the memory.
 inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
   if (data.get_deleter() != &Registry::deleter) {
     return false;
@@ -61,13 +60,14 @@ inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream strea
   return true;
 }
 
-// Memory that is cached on the host goes back to the system with the device's.
+// When the cache of device memory is emptied, unused pinned host memory is returned to the system,
+// too.
 inline void trim_host() {
   const Lock lock;
   Runtime::get().each([](Pager& pager) { pager.mover.trim_host(); });
 }
 
-// Allocations that the filter takes go to a pool from now on.
+// From now on, allocations that the filter accepts go to a pool.
 inline void pool_began(Pager& pager, compat::MempoolId pool, Pools::Filter filter) {
   const Lock lock;
   Watch::get().begin(); // a graph replays what its operators used
@@ -82,7 +82,7 @@ inline void pool_ended(Pager& pager, compat::MempoolId pool) {
   pager.room.limit().cap().enforce();
 }
 
-// The native allocator has got another share of the device.
+// Called when the fraction of the device that the native allocator may use was changed.
 inline void fraction_changed(c10::DeviceIndex device, double fraction) {
   const Lock lock;
   if (Pager* const pager = Runtime::get().find(device)) {

@@ -11,11 +11,11 @@ compat::cca::CUDAAllocator* Tier::install() {
       "LMS needs PyTorch's native CUDA caching allocator, and the one in use is ",
       allocator ? allocator->name() : "none",
       ". Unset PYTORCH_CUDA_ALLOC_CONF=backend:... and do not change the current allocator.");
-  // Never destroyed: storages keep a pointer to their allocator.
+  // Never destroyed, because storages keep pointers to their allocator.
   auto* const tier = new Tier(allocator);
   compat::cca::allocator.store(tier);
-  // Storages remember the allocator to resize with, and newer versions of
-  // PyTorch find the caching allocator here.
+  // Storages use this allocator when they are resized, and newer versions of PyTorch get the
+  // caching allocator from here.
   c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
   return allocator;
 }
@@ -26,8 +26,8 @@ c10::DataPtr Tier::allocate(size_t bytes) {
                : past_pagers(bytes, [&] { return target_->allocate(bytes); });
 }
 
-// Whether context and deleter are all that there is to know of it: a copy-on-write storage takes
-// them over.
+// Whether the context and the deleter describe the memory completely. If so, a copy-on-write
+// storage can take them over.
 bool Tier::is_simple_data_ptr(const c10::DataPtr& data) const {
   return data.get_deleter() == &Registry::deleter || target_->is_simple_data_ptr(data);
 }
@@ -59,7 +59,7 @@ void Tier::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   fraction_changed(device, fraction);
 }
 
-// The user's, not what it is while a limit is enforced by it.
+// Returns the user's fraction, not the one that enforces a limit at present.
 double Tier::getMemoryFraction(c10::DeviceIndex device) {
   const Lock lock;
   Pager* const pager = Runtime::get().find(device);
@@ -67,7 +67,8 @@ double Tier::getMemoryFraction(c10::DeviceIndex device) {
                : Runtime::get().native->getMemoryFraction(device);
 }
 
-// cuDNN's algorithms are chosen by how much memory they can have. Zero asks for the device's, too.
+// cuDNN chooses its algorithms by how much memory it can get. A value of 0 on entry asks for the
+// device's free memory, too.
 void Tier::cacheInfo(c10::DeviceIndex device, size_t* largest) {
   if (*largest == 0 && Runtime::get().settings.enabled && !Lock::held() && !Lock::forked()) {
     const Lock lock;
@@ -91,7 +92,7 @@ void Tier::endAllocateToPool(c10::DeviceIndex device, compat::MempoolId pool) {
 
 void Tier::releasePool(c10::DeviceIndex device, compat::MempoolId pool) {
   target_->releasePool(device, pool);
-  // Graphs share pools: one that goes does not end what another has begun.
+  // Graphs share pools, so a pool may still be in use after one graph has released it.
   if (target_->getPoolUseCount(device, pool) == 0) {
     Runtime::get().pager(device).pools.released(pool);
   }

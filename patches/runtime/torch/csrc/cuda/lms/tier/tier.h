@@ -4,14 +4,14 @@
 
 namespace torch::cuda::lms {
 
-// The allocator tier: stands in front of the native allocator, and makes room
-// before it is asked. Once installed it stays; with LMS off it only forwards.
+// The allocator tier. It is in front of the native allocator, and makes room before it calls it.
+// Once installed, it stays; while LMS is off, it only forwards calls.
 class Tier : public compat::ForwardingAllocator {
  public:
   explicit Tier(compat::cca::CUDAAllocator* native) : ForwardingAllocator(native) {}
 
-  // Puts a tier in front of the native allocator, which it returns. Throws
-  // c10::Error when the allocator in use is not the native one.
+  // Puts a tier in front of the native allocator, and returns the latter. Throws c10::Error if
+  // another allocator than the native one is in use.
   static compat::cca::CUDAAllocator* install();
 
   c10::DataPtr allocate(size_t bytes) override;
