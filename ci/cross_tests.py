@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Builds the LMS wheel of another architecture, and runs tests on its libraries below qemu.
+"""Builds the LMS wheel of another architecture, and runs tests on it under qemu.
 
     python ci/cross_tests.py                     # every architecture of sysroots.toml
     python ci/cross_tests.py aarch64 --larger    # more tests, which take minutes
 
-Where there is an official wheel, all of its libraries run, with the simulated device compiled for
-them and a Python from Debian: these are the runtime's own tests. Elsewhere a stand-in is the base
-(debian_wheel.py), and tests/cross tests what LMS links to from C++.
+If there is an official wheel for the architecture, the runtime's own tests run on it, with the
+simulated device compiled for the architecture, and Debian's Python. Otherwise the base is a
+stand-in (debian_wheel.py), and the program in tests/cross tests it from C++.
 
-qemu lets threads of the guest see memory in the order of this machine's processor: it shows that
-the binaries work, not that weaker ordering is borne.
+qemu keeps the memory ordering of this machine's processor. The tests therefore show that the
+binaries work, but not that they work with a weaker memory ordering.
 
-Without the cross compiler, qemu or a Debian mirror it says what is missing and runs nothing, unless
-$LMS_CROSS is "required".
+If the cross compiler, qemu or a Debian mirror is missing, the tests of that architecture are
+skipped. If $LMS_CROSS is "required", they fail instead.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LMSBUILD = (sys.executable, "-m", "lmsbuild")
 PACKAGES = ("pytest", "numpy")
 
-# Where an architecture can make a difference: allocator, guard, what a swap moves, its order. Each
-# import of torch takes qemu half a minute, and so do the tests that start a process.
+# The tests that can depend on the architecture. An import of torch takes half a minute under qemu,
+# and so does each test that starts a process.
 PART = ("state", "paging", "lifetime", "streams", "exceptions")
 LARGER_PART = (*PART, "threads", "operators")
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def official(tools: Tools, tests: Sequence[str]) -> int:
-    """The default tag's official wheel, below a Python."""
+    """Test the default tag's official wheel, with Python."""
     clock = Clock(tools.architecture)
     python = ("--python", tools.described.python)
     wheel = tools.build_wheel(load_registry().default.name, *python)
@@ -91,7 +91,7 @@ def official(tools: Tools, tests: Sequence[str]) -> int:
 
 
 def standing_in(tools: Tools) -> int:
-    """A stand-in for a wheel that there is none of, below a program in C++."""
+    """Test a stand-in for the official wheel, with a program in C++."""
     clock = Clock(tools.architecture)
     base = StandIn(tools.architecture)
     given = base.write(ROOT / "build" / "bases")
@@ -111,7 +111,7 @@ def standing_in(tools: Tools) -> int:
 
 
 class Clock:
-    """Says how long each part took."""
+    """Prints how long each step took."""
 
     def __init__(self, architecture: str) -> None:
         self._architecture = architecture
@@ -124,7 +124,7 @@ class Clock:
 
 
 class Tools:
-    """What compiles for the architecture, and what its programs run with.
+    """The compiler, the emulator and the sysroot of an architecture.
 
     Raises Unavailable, MissingCompilerError.
     """
@@ -140,7 +140,7 @@ class Tools:
         clock.say("sysroot")
 
     def build_wheel(self, tag: str, *options: str) -> Path:
-        """A wheel of the tag, built and verified by the command line."""
+        """Build and verify a wheel of the tag with the command line."""
         out = ROOT / "build" / "wheels" / self.architecture
         command = [*LMSBUILD, "wheel", tag, "--arch", self.architecture, "--out", str(out)]
         subprocess.run([*command, *options], check=True)
@@ -149,7 +149,7 @@ class Tools:
         return wheel
 
     def install(self, wheel: Path, folder: Path) -> Path:
-        """Installs the wheel and what it needs; returns the command that runs its Python."""
+        """Install the wheel and its requirements. Returns the command that runs its Python."""
         target = Target(python=self.described.python, architecture=self.architecture)
         site = folder / "site"
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
@@ -161,7 +161,7 @@ class Tools:
         subprocess.run([*pip, *plain_requirements(wheel), *PACKAGES], check=True)
         python = folder / "python"
         binary = self.root / "usr" / "bin" / f"python{self.described.python}"
-        # Its own name is the script's, so that the children of tests are run in the same way.
+        # sys.executable is the script, so that processes that tests start run under qemu, too.
         python.write_text(
             "#!/bin/sh\n"
             f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{site}"\n'
@@ -172,7 +172,7 @@ class Tools:
         return python
 
     def simulate(self, torch: Path, cache: Path, *out: Path) -> None:
-        """Compiles the simulated device, here and not below the emulator."""
+        """Cross compile the simulated device."""
         environment = self._environment(cache)
         environment["PYTHONPATH"] = str(ROOT / "tests" / "simcuda")
         build = [sys.executable, "-m", "simcuda.build", str(torch), *map(str, out)]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Fetches the upstream tarball of a Debian source package, leaving the machine's apt alone.
+"""Downloads the upstream tarball of a Debian source package.
 
-The package mirrors and their keys are the machine's own, read from its apt configuration; the
-release may be another one (``deb-src MIRROR trixie main``). Lists and downloads go to a
-directory of this script's.
+The mirror and its key are read from the machine's apt configuration, which is not changed. The
+Debian release may be another one than the machine's. apt's lists and downloads are kept in a
+folder of this script.
 
     ci/debian_source.py pytorch trixie CACHE_DIRECTORY
 
-prints the path of the tarball. Exit code 3: there is no apt, or no Debian mirror, here.
+prints the path of the tarball. The exit code is 3 if there is no apt or no Debian mirror.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LIMIT_SECONDS = 600
 
 
 class Unavailable(Exception):
-    """This machine cannot fetch Debian's source packages; the message says why."""
+    """Debian's packages cannot be downloaded on this machine. The message says why."""
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A Debian mirror, and the keyring (or the key itself) that signs it."""
+    """A Debian mirror, and the keyring or key that its packages are signed with."""
 
     uri: str
     signed_by: str
@@ -83,7 +83,7 @@ def configure(
     """apt's flags for a configuration of its own in the folder ``state``.
 
     ``kind`` is "deb" or "deb-src". ``architecture`` is Debian's name of another one than the
-    machine's; nothing counts as installed there.
+    machine's; no package counts as installed for it.
     """
     for name in ("lists/partial", "archives/partial", "state", "parts"):
         (state / name).mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def run_apt(command: list[str], where: Path) -> None:
     """Runs one of apt's commands in a folder.
 
     Raises:
-        Unavailable: it is not there, fails or does not end.
+        Unavailable: there is no apt, or the command fails or takes too long.
     """
     if shutil.which(command[0]) is None:
         raise Unavailable("no apt on this machine")

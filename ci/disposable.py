@@ -26,10 +26,10 @@ SOURCES = "torch/csrc/cuda/lms"
 
 
 class DisposableTorch:
-    """The torch of an interpreter; a ``with`` block puts its true libraries back at its end."""
+    """An interpreter's torch. Its own libraries are restored at the end of a ``with`` block."""
 
     def __init__(self, python: str) -> None:
-        # Without a GPU's libraries torch cannot be imported here.
+        # torch is not imported, because that needs CUDA's libraries.
         ask = (
             "import importlib.util as u, runpy;"
             "p = u.find_spec('torch').submodule_search_locations[0];"
@@ -94,12 +94,12 @@ class DisposableTorch:
 
 
 def environment(runtime: Path) -> dict[str, str]:
-    """For the runtime's tests: they compile against this runtime's headers."""
+    """Environment variables for the runtime's tests, which compile against its headers."""
     return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "LMS_RUNTIME": str(runtime)}
 
 
 def load_bugs(name: str) -> list[dict[str, str]]:
-    """The bugs of a file beside this one; see mutants.toml."""
+    """The bugs in a file of this folder; see mutants.toml."""
     return tomllib.loads((Path(__file__).parent / name).read_text())["mutant"]
 
 
@@ -107,5 +107,5 @@ def plant(bug: dict[str, str], sources: Path) -> None:
     file = sources / bug["file"]
     text = file.read_text()
     if text.count(bug["find"]) != 1:
-        sys.exit(f"{bug['name']}: the text to find stands not once in {file.name}")
+        sys.exit(f"{bug['name']}: the text to find must occur once in {file.name}")
     file.write_text(text.replace(bug["find"], bug["replace"]))

@@ -1,13 +1,14 @@
-"""Builds the runtime by a release's own torch/CMakeLists.txt, and tests what comes out.
+"""Builds the runtime with a release's own torch/CMakeLists.txt, and tests the result.
 
     python ci/in_tree.py SOURCE PYTHON [TEST ...]
 
-SOURCE is a checkout that the patches were applied to. PYTHON is an interpreter with a disposable
-LMS torch of the same release: its libtorch_lms.so is replaced by the one that CMake builds, the
-TESTs run (arguments for pytest; default: tests/runtime), and the library is put back.
+SOURCE is a checkout that the patches were applied to. PYTHON is an interpreter whose torch is of
+the same release, has LMS, and may be modified: its libtorch_lms.so is replaced by the one that
+CMake builds, and restored after the tests. TESTs are arguments for pytest; the default is
+tests/runtime.
 
-The rest of PyTorch is not built. Its headers and libraries are the official wheel's, and CMake's
-other targets are stood in for: see tests/intree/CMakeLists.txt.
+The rest of PyTorch is not built. Its headers and libraries are those of the official wheel, and
+tests/intree/CMakeLists.txt has stand-ins for CMake's other targets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HARNESS = ROOT / "tests" / "intree"
 RUNTIME = "torch/csrc/cuda/lms"
-# The files of the release that are under test, or are used by what is.
+# The files of the release that are tested, or are included by those.
 REAL = ("torch/CMakeLists.txt", "cmake/public/utils.cmake")
 REAL_FOLDERS = (RUNTIME, "torch/csrc/jit/backends/nnapi")
 STAND_INS = {
@@ -39,7 +40,7 @@ CMAKE = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{o
 
 
 class BuildError(Exception):
-    """A command of the build failed; the message is what it said."""
+    """A command of the build failed. The message contains its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class Against:
 
 
 class InTree:
-    """One release's CMake files, in a folder of their own."""
+    """The CMake files of a release, in a new folder."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.tree = folder / "tree"
@@ -76,7 +77,7 @@ class InTree:
             (self.tree / name).write_text(text, encoding="utf-8")
 
     def configure(self, against: Against, *options: str) -> str:
-        """CMake's words. ``options`` are CMake's, such as -DUSE_LMS=OFF."""
+        """Run CMake with options like -DUSE_LMS=OFF. Returns its output."""
         headers = [path for root in against.cuda for path in sorted(root.glob("nvidia/*/include"))]
         (cudart, *_) = [
             path for root in against.cuda for path in root.glob("nvidia/*/lib/libcudart.so.*")
@@ -96,18 +97,18 @@ class InTree:
         )
 
     def install(self) -> Path:
-        """Builds and installs libtorch_lms.so, with its seam if it has one; returns where it is."""
+        """Build and install libtorch_lms.so, and its seam if it has one. Returns its path."""
         seam = ["torch_lms_seam"] if (self.tree / RUNTIME / "seam").is_dir() else []
         run(CMAKE, "--build", self.build, "--parallel", "2", "--target", "torch_lms", *seam)
         built = self.build / "torch" / "libtorch_lms.so"
-        # Installed before ours, and not built here; CMake leaves a link's target as it is.
+        # It is installed before the runtime, and is not built here. CMake installs the link.
         built.with_name("libtorch_python.so").symlink_to(built.name)
         run(CMAKE, "--install", self.build)
         return self.build / "installed" / "lib" / built.name
 
 
 def run(*command: str | Path | None) -> str:
-    """What a command prints. Raises BuildError."""
+    """Run a command. Returns its output. Raises BuildError."""
     if command[0] is None:
         raise BuildError("there is no cmake (pip install cmake)")
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
@@ -117,7 +118,7 @@ def run(*command: str | Path | None) -> str:
 
 
 def abi_flags(cxx11_abi: int, abi_version: int | None) -> tuple[str, ...]:
-    """As cmake/Dependencies.cmake and the official build's compiler have them."""
+    """The flags that cmake/Dependencies.cmake and the official build's compiler use."""
     version = () if abi_version is None else (f"-fabi-version={abi_version}",)
     return (f"-D_GLIBCXX_USE_CXX11_ABI={cxx11_abi}", *version)
 

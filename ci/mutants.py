@@ -1,10 +1,11 @@
-"""Plants each bug of mutants.toml in the runtime and checks that its test sees it.
+"""Puts each bug of mutants.toml into the runtime, and checks that its test detects it.
 
     python ci/mutants.py PYTHON [NAME_PART ...]
 
-PYTHON is an interpreter whose torch has LMS and is disposable: its LMS libraries are replaced by
-each mutant's, and by the true ones at the end. A variant of the runtime has bugs of its own, in
-mutants-VARIANT.toml; those in files that it replaces are left out. Exits 1 if a bug is not seen.
+PYTHON is an interpreter whose torch has LMS and may be modified: its LMS libraries are replaced by
+those of each mutant, and restored at the end. A variant of the runtime has additional bugs in
+mutants-VARIANT.toml, and bugs in files that it replaces are skipped. The exit code is 1 if a bug is
+not detected.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from disposable import ROOT, SOURCES, DisposableTorch, environment, load_bugs
 
-SECONDS = 300  # a deadlock is a bug that was seen
+SECONDS = 300  # a deadlock counts as detected
 
 
 def main(python: str, wanted: list[str]) -> int:

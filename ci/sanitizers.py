@@ -2,10 +2,11 @@
 
     python ci/sanitizers.py [--self-test] PYTHON [address|thread] [TEST ...]
 
-PYTHON is an interpreter whose torch has LMS and is disposable: its libtorch_lms.so is replaced, and
-put back at the end. "address" checks undefined behaviour, too. TESTs are arguments for pytest
-instead of tests/runtime. Exits 1 if a test fails or a report names libtorch_lms.so, the only part
-that is instrumented. With --self-test, each bug of sanitizers.toml must be reported.
+PYTHON is an interpreter whose torch has LMS and may be modified: its libtorch_lms.so is replaced,
+and restored at the end. "address" also checks for undefined behaviour. TESTs are arguments for
+pytest; the default is tests/runtime. Only libtorch_lms.so is instrumented. The exit code is 1 if a
+test fails, or if a report names this library. With --self-test, each bug of sanitizers.toml is put
+in, and must be reported.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from lmsbuild.native import compile
 from lmsbuild.tools import elf
 
 TESTS = str(ROOT / "tests" / "runtime")
-SECONDS = 1800  # more is a deadlock
+SECONDS = 1800  # tests that take longer are in a deadlock
 SHOWN = 5  # reports
 
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
-# The sanitizer's library must be the first of the process, and finds what it intercepts in those
-# that are there by then.
+# The sanitizer's library has to be loaded first. It intercepts functions of the libraries that are
+# loaded at that time.
 PRELOADED = ("libasan.so", "libtsan.so", "libstdc++.so")
 OPTIONS = {
-    # Python and torch leave much at exit, and looking for it takes minutes.
+    # Python and torch leak memory at exit, and finding it takes minutes.
     "ASAN_OPTIONS": "detect_leaks=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    # What torch's libraries access is unknown, so what they access by memcpy() tells nothing.
+    # torch's libraries are not instrumented, so reports of their memcpy() calls mean nothing.
     "TSAN_OPTIONS": "exitcode=0:history_size=7:ignore_noninstrumented_modules=1",
 }
 FRAMES = 'stack_trace_format="    #%n %f %S %M"'  # %M is the library
@@ -58,13 +59,13 @@ def preload(library: Path) -> str:
 
 
 def check(python: str, library: Path, tests: list[str], runtime: Path) -> tuple[int, list[str]]:
-    """pytest's exit code, and the reports that name the library."""
+    """Run the tests. Returns pytest's exit code, and the reports that name the library."""
     with tempfile.TemporaryDirectory() as folder:
         variables = environment(runtime)
         variables["LD_PRELOAD"] = preload(library)
         for name, options in OPTIONS.items():
             variables[name] = f"{options}:{FRAMES}:log_path={folder}/{name}"
-        # UBSan writes to stderr whatever log_path says: pytest must not keep that.
+        # UBSan ignores log_path and writes to stderr, which pytest must not capture.
         command = [python, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *tests]
         done = subprocess.run(command, env=variables, timeout=SECONDS, capture_output=True)
         texts = [path.read_text(errors="replace") for path in Path(folder).iterdir()]
@@ -76,7 +77,7 @@ def check(python: str, library: Path, tests: list[str], runtime: Path) -> tuple[
 
 
 def run(python: str, name: str, tests: list[str]) -> bool:
-    """Whether the runtime is without a report under this sanitizer."""
+    """Whether the tests pass without a report of this sanitizer."""
     begun = time.monotonic()
     with DisposableTorch(python) as torch:
         library = torch.install(torch.runtime, sanitize=SANITIZERS[name])
@@ -89,7 +90,7 @@ def run(python: str, name: str, tests: list[str]) -> bool:
 
 
 def self_test(python: str, name: str) -> bool:
-    """Whether each planted bug is reported."""
+    """Whether each bug that is put in is reported."""
     missed = False
     with DisposableTorch(python) as torch:
         for bug in load_bugs("sanitizers.toml"):

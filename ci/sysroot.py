@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A root folder of Debian's packages for another architecture, for programs below an emulator.
+"""Makes a sysroot from Debian's packages for another architecture, to run programs under qemu.
 
     ci/sysroot.py ppc64le CACHE_DIRECTORY
 
-prints its path. What goes in stands in sysroots.toml. The machine's own packages and architectures
-are left alone. Exit code 3: there is no apt, or no Debian mirror, here.
+prints its path. sysroots.toml lists the packages. The machine's own packages are not changed. The
+exit code is 3 if there is no apt or no Debian mirror.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DATA = Path(__file__).parent / "sysroots.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Sysroot:
-    """What a row of sysroots.toml says; see its schema."""
+    """A row of sysroots.toml; see its schema."""
 
     architecture: str
     suite: str
@@ -42,18 +42,18 @@ class Sysroot:
 
     @property
     def key(self) -> str:
-        """The same for the same packages. Debian's point releases do not change it."""
+        """Identifies the list of packages. Debian's point releases do not change it."""
         facts = [self.architecture, self.suite, *self.packages, "", *self.alone]
         return f"{self.architecture}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
 
 
 def known() -> tuple[str, ...]:
-    """The architectures that there is a sysroot for."""
+    """The architectures in sysroots.toml."""
     return tuple(_rows())
 
 
 def described(architecture: str) -> Sysroot:
-    """The sysroot of an architecture. Raises Unavailable when there is none."""
+    """The sysroot of an architecture. Raises Unavailable if there is none."""
     rows = _rows()
     if architecture not in rows:
         raise Unavailable(f"no sysroot for {architecture}; there are: {', '.join(rows)}")
@@ -69,10 +69,10 @@ def _rows() -> dict[str, dict[str, Any]]:
 
 
 def make(sysroot: Sysroot, cache: Path, mirror: Mirror) -> Path:
-    """The root folder, from the cache or from the mirror.
+    """The folder of the sysroot, from the cache, or made from downloaded packages.
 
     Raises:
-        Unavailable: apt cannot get the packages.
+        Unavailable: apt cannot download the packages.
     """
     folder = cache / "sysroots" / sysroot.key
     if folder.is_dir():
@@ -91,21 +91,21 @@ def make(sysroot: Sysroot, cache: Path, mirror: Mirror) -> Path:
         root.mkdir()
         for package in sorted(archives.glob("*.deb")):
             subprocess.run(["dpkg-deb", "--extract", str(package), str(root)], check=True)
-        # A script of Debian's makes these links, and none was run.
+        # Debian's installation scripts make these links, and were not run.
         for merged in (root / "usr").glob("lib*"):
             if not (root / merged.name).exists():
                 (root / merged.name).symlink_to(f"usr/{merged.name}")
         try:
             root.rename(folder)
         except OSError:
-            # Another run was faster; its folder is as good.
+            # Another process made it at the same time.
             if not folder.is_dir():
                 raise
     return folder
 
 
 def emulator(architecture: str) -> str:
-    """The emulator's path. Raises Unavailable when it is not installed."""
+    """The emulator's path. Raises Unavailable if it is not installed."""
     name = architecture_of(architecture).qemu
     found = shutil.which(name)
     if found is None:

@@ -37,5 +37,5 @@ def test_every_bug_can_be_planted(variant: str, tmp_path: Path) -> None:
 def test_a_bug_that_fits_nowhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "part.h").write_text("int two = 1 + 1;\n")
     bug = {"name": "no sum", "file": "part.h", "find": "1", "replace": "2"}
-    with pytest.raises(SystemExit, match="stands not once in part"):
+    with pytest.raises(SystemExit, match="must occur once in part"):
         disposable.plant(bug, tmp_path)
