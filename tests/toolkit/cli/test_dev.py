@@ -66,7 +66,7 @@ def test_an_installed_copy_works_on_patches_that_are_named(site: Path, tmp_path:
     # That it got as far as to the registry of these patches.
     done = run(site, "port", "v2.6.0", "v2.6.0", "--patches", "mine")
     assert done.returncode == TargetExistsError.exit_code
-    assert "v2.6.0 is in the registry already" in done.stderr
+    assert "v2.6.0 is already in the registry" in done.stderr
     (tmp_path / "mine/tags.toml").unlink()
     assert "has no tags.toml" in run(site, "matrix", "--patches", "mine").stderr
     assert run(site, "matrix", "--patches", "gone").returncode == 2
