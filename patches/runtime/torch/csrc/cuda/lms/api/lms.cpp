@@ -236,6 +236,43 @@ int lms_is_resident(void* address) {
   return block ? !block->state.is(State::PagedOut) : -1;
 }
 
+int lms_record(int device, int on) {
+  return checked([&] {
+    const Lock lock;
+    Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
+    if (on) {
+      Watch::get().begin(); // to count operators says nothing of what they use
+      pager.start_recording();
+    } else {
+      pager.stop_recording();
+    }
+  });
+}
+
+int lms_step() {
+  return checked([] {
+    const Lock lock;
+    Runtime::get().each([](Pager& pager) { pager.recorder.step(); });
+  });
+}
+
+int lms_trace(int device, const void** events, size_t* event_count, size_t* name_count) {
+  return checked([&] {
+    const Lock lock;
+    const Recorder& recorder = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).recorder;
+    TORCH_CHECK(!recorder.on(), "LMS: a recording of GPU ", device, " is not finished");
+    *events = recorder.events().data();
+    *event_count = recorder.events().size();
+    *name_count = recorder.names().size();
+  });
+}
+
+const char* lms_trace_name(int device, size_t index) {
+  const Lock lock;
+  const auto& names = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).recorder.names();
+  return index < names.size() ? names[index].c_str() : "";
+}
+
 int lms_set_option(const char* name, int value) {
   Settings& settings = Runtime::get().settings;
   if (value) {

@@ -69,5 +69,16 @@ LMS_API int lms_is_resident(void* storage);
 // says why not. The text is valid until this thread's next call.
 LMS_API int lms_checks(int device, const char** why);
 
+// Begins to record what operators use on a device, or ends it.
+LMS_API int lms_record(int device, int on);
+
+// Marks the end of an iteration in what is recorded, on every device.
+LMS_API int lms_step(void);
+
+// What was recorded last: events as in record/trace.h, and how many names there are. Valid until
+// the device's next recording.
+LMS_API int lms_trace(int device, const void** events, size_t* event_count, size_t* name_count);
+LMS_API const char* lms_trace_name(int device, size_t index);
+
 // For tests: "stress", "verify_clean" and "verify", see Settings, and "watch", see Watch.
 LMS_API int lms_set_option(const char* name, int value);

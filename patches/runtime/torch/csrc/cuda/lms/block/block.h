@@ -5,6 +5,7 @@
 #include <torch/csrc/cuda/lms/compat/compat.h>
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/kernel/checker.h>
+#include <torch/csrc/cuda/lms/record/recorder.h>
 #include <torch/csrc/cuda/lms/stream/event.h>
 #include <torch/csrc/cuda/lms/stream/timeline.h>
 
@@ -87,6 +88,7 @@ struct Block {
   bool counted = false; // an operator has used it, so LMS can move it
   bool failed = false; // could not be brought: every access throws until it is
   const char* user = nullptr; // the last operator that used it
+  Recorder::Number number; // in a trace
 
   bool idle = false; // in the policy's list
   std::list<Block*>::iterator place;

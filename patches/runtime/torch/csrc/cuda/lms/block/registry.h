@@ -26,12 +26,19 @@ class Registry {
     ~Listener() = default;
   };
 
-  Registry(Pager& pager, Listener& listener, const Native& native, Policy& policy, Stats& stats)
+  Registry(
+      Pager& pager,
+      Listener& listener,
+      const Native& native,
+      Policy& policy,
+      Stats& stats,
+      Recorder& recorder)
       : pager_(pager),
         listener_(listener),
         native_deleter_(native.deleter()),
         policy_(policy),
-        stats_(stats) {}
+        stats_(stats),
+        recorder_(recorder) {}
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
@@ -87,6 +94,7 @@ class Registry {
   const c10::DeleterFnPtr native_deleter_;
   Policy& policy_;
   Stats& stats_;
+  Recorder& recorder_;
   std::unordered_set<Block*> blocks_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/cuda/lms/base/lock.h>
 
+#include <c10/cuda/CUDAGuard.h>
+
 #include <deque>
 #include <utility>
 #include <vector>
@@ -15,7 +17,7 @@ Pager::Pager(
     Attention& attention)
     : device(device),
       pools(device),
-      registry(*this, *this, Native(native), policy, stats),
+      registry(*this, *this, Native(native), policy, stats, recorder),
       mover(device, settings, Native(native), registry, stats),
       room(device, settings, Native(native), pools, registry, policy, mover, stats, attention),
       native_(native) {}
@@ -116,6 +118,17 @@ void Pager::enabled() {
   mover.synchronize();
   // What pools allocated while nobody looked, perhaps for a graph, is theirs.
   pools.learn(native_.snapshot());
+}
+
+void Pager::start_recording() {
+  const c10::cuda::CUDAGuard guard(device);
+  recorder.start();
+}
+
+void Pager::stop_recording() {
+  mover.synchronize();
+  const c10::cuda::CUDAGuard guard(device);
+  recorder.stop();
 }
 
 void Pager::died(Block* block) noexcept {

@@ -5,6 +5,7 @@
 #include <torch/csrc/cuda/lms/block/policy.h>
 #include <torch/csrc/cuda/lms/block/registry.h>
 #include <torch/csrc/cuda/lms/move/mover.h>
+#include <torch/csrc/cuda/lms/record/recorder.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 #include <torch/csrc/cuda/lms/room/room.h>
 
@@ -24,6 +25,7 @@ class Pager : private Registry::Listener {
 
   const c10::DeviceIndex device;
   Stats stats;
+  Recorder recorder;
   Policy policy;
   Pools pools;
   Registry registry;
@@ -59,6 +61,11 @@ class Pager : private Registry::Listener {
 
   // LMS is being turned on. Waits for the device, whose memory was used unseen. Pauses the mutex.
   void enabled();
+
+  // Begins to record what operators use, or ends it. The second waits for the device, and pauses
+  // the mutex. Throws c10::Error.
+  void start_recording();
+  void stop_recording();
 
   void reset_peak_stats();
   void reset_accumulated_stats();

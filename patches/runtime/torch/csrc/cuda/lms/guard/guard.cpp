@@ -8,6 +8,8 @@
 #include <torch/csrc/cuda/lms/guard/node.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,11 +29,19 @@ struct Pin {
 
 struct Frame {
   Guard::Kind kind;
+  const char* name;
+  uint64_t number; // no other operator of the process has it
   size_t first_pin; // of those that it and what it calls made
   unsigned exceptions; // in flight at its start
   bool grad_mode; // a node's
   bool hooks; // a node's: others' hooks have begun
 };
+
+// Each thread numbers its operators, from another number on.
+uint64_t first_number() {
+  static std::atomic<uint64_t> threads{0};
+  return ++threads << 40;
+}
 
 // What this thread is in the middle of.
 struct Thread {
@@ -39,6 +49,7 @@ struct Thread {
   size_t depth = 0; // how many of them are opaque
   size_t nodes = 0; // how many are autograd's nodes
   bool computes = false; // the outermost opaque one has inputs on a device
+  uint64_t begun = first_number(); // the number of the last one that began
   std::vector<Pin> pins; // undone at the end of what made them, or of the node around it
 };
 
@@ -85,6 +96,32 @@ Block* pin(Runtime& runtime, const Input& input, bool collective) {
   return block;
 }
 
+// The frame whose end unpins what this thread uses now, or null.
+const Frame* unpinning_frame(Thread& self) {
+  if (Guard::in_node()) {
+    return node_of(self);
+  }
+  const auto outermost =
+      std::find_if(self.frames.begin(), self.frames.end(), [](const Frame& frame) {
+        return frame.kind == Guard::Kind::Opaque;
+      });
+  return outermost == self.frames.end() ? nullptr : &*outermost;
+}
+
+void record(Block& block, c10::cuda::CUDAStream stream, bool write) {
+  Pager& pager = block.pager;
+  if (C10_LIKELY(!pager.recorder.on())) {
+    return;
+  }
+  if (const Frame* const frame = unpinning_frame(thread())) {
+    if (!pager.pools.capturing()) {
+      pager.recorder.mark(stream.stream());
+    }
+    pager.recorder.in_operator(frame->number, frame->name);
+  }
+  pager.recorder.used(block.number, block.size, write);
+}
+
 // Pins the storages and brings them to the device. Does not throw: what could
 // not be brought throws when it is accessed, or at the next allocation.
 void use(const Inputs& inputs, bool collective) {
@@ -111,6 +148,7 @@ void use(const Inputs& inputs, bool collective) {
   }
   for (const Pinned& use : pinned) {
     Block& block = *use.block;
+    record(block, use.stream, use.write);
     try {
       block.pager.room.bring(block, use.stream);
       block.pager.mover.uses(block, use.stream);
@@ -199,7 +237,13 @@ void Guard::begin(Kind kind, const char* name, bool lasting) {
   Thread& self = thread();
   const bool node = kind == Kind::Node;
   self.frames.push_back(
-      {kind, self.pins.size(), Operation::exceptions(), node && compat::grad_mode(), false});
+      {kind,
+       name,
+       ++self.begun,
+       self.pins.size(),
+       Operation::exceptions(),
+       node && compat::grad_mode(),
+       false});
   self.nodes += node;
   if (kind == Kind::Opaque && self.depth++ == 0) {
     Operation::current().name = name;

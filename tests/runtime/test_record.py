@@ -1,0 +1,142 @@
+"""torch.cuda.lms.record(): what it writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+import torch
+from conftest import MIB
+from releases import since
+from tensors import evict, floats, managed, pattern, stat
+from torch import nn
+
+
+def trace_of(path: Any) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def kinds(trace: dict[str, Any], *wanted: str) -> list[list[Any]]:
+    return [event for event in trace["events"] if event[0] in wanted]
+
+
+def operators(trace: dict[str, Any]) -> list[str]:
+    return [trace["names"][event[3]] for event in kinds(trace, "operator")]
+
+
+def test_allocations_uses_and_frees(tmp_path):
+    x = managed(pattern(2))
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        y = torch.empty(floats(1), device="cuda")
+        y.copy_(x[: floats(1)])
+        x.add_(1)
+        del y
+    trace = trace_of(tmp_path / "trace.json")
+    events = kinds(trace, "allocated", "known", "read", "written", "freed")
+    (y_block,) = [event[1] for event in events if event[0] == "allocated"]
+    (x_block,) = [event[1] for event in events if event[0] == "known"]
+    assert [[event[0], *event[1:3]] for event in events] == [
+        ["allocated", y_block, MIB],
+        ["written", y_block, 0],
+        ["known", x_block, 2 * MIB],
+        ["read", x_block, 0],
+        ["written", x_block, 0],
+        ["freed", y_block, 0],
+    ]
+    assert operators(trace) == ["aten::copy_", "aten::add_"]
+    assert trace["limit_bytes"] == stat("limit_bytes")
+
+
+def test_a_node_is_one_operator(tmp_path):
+    x = pattern(1).requires_grad_()
+    loss = (x * x).sum()
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        loss.backward()
+    names = operators(trace_of(tmp_path / "trace.json"))
+    assert any("MulBackward0" in name for name in names)
+    assert "aten::mul" not in names
+    assert len(set(names)) == len(names), "each node is one operator"
+
+
+@since((2, 1), "hooks of all optimizers")
+def test_iterations(tmp_path):
+    model = nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.cuda.lms.record(tmp_path / "trace.json.gz"):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(64, 512, device="cuda")).sum().backward()
+            optimizer.step()
+    trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    kept = [event[0] for event in trace["events"] if event[0] != "mark"]
+    first, second, third = (i for i, kind in enumerate(kept) if kind == "step")
+    assert kept[first:second] == kept[second:third]
+
+
+def test_iterations_without_an_optimizer(tmp_path):
+    x = managed(pattern(1))
+    torch.cuda.lms.step()  # does nothing
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+        torch.cuda.lms.step()
+        x.add_(1)
+        torch.cuda.lms.step()
+    events = kinds(trace_of(tmp_path / "trace.json"), "step", "written")
+    assert [event[0] for event in events] == ["written", "step"] * 2
+
+
+def test_times_only_grow(tmp_path):
+    x = managed(pattern(1))
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        for _ in range(100):
+            x.add_(1)
+    trace = trace_of(tmp_path / "trace.json")
+    for kind in ("operator", "mark"):
+        times = [event[2] for event in kinds(trace, kind)]
+        assert len(times) > 1
+        assert times == sorted(times)
+    assert len(kinds(trace, "operator")) == 100
+
+
+def test_what_is_paged_out_is_used_all_the_same(tmp_path):
+    x = managed(pattern(4))
+    evict()
+    before = stat("page_in_count")
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+    assert stat("page_in_count") == before + 1
+    assert len(kinds(trace_of(tmp_path / "trace.json"), "written")) == 1
+    assert torch.equal(x.cpu(), pattern(4, start=1, device="cpu"))
+
+
+def test_a_second_recording_begins_anew(tmp_path):
+    x = managed(pattern(1))
+    with torch.cuda.lms.record(tmp_path / "first.json"):
+        x.add_(1)
+    x.add_(1)
+    with torch.cuda.lms.record(tmp_path / "second.json"):
+        x.add_(1)
+    first, second = (trace_of(tmp_path / name) for name in ("first.json", "second.json"))
+    assert [event[:2] for event in kinds(second, "known", "written")] == [
+        event[:2] for event in kinds(first, "known", "written")
+    ]
+
+
+def test_mistakes(tmp_path):
+    def record(name):
+        with torch.cuda.lms.record(tmp_path / name):
+            pass
+
+    with (
+        torch.cuda.lms.record(tmp_path / "trace.json"),
+        pytest.raises(RuntimeError, match="GPU 0 is being recorded already"),
+    ):
+        record("other.json")
+    with pytest.raises(KeyError), torch.cuda.lms.record(tmp_path / "failed.json"):
+        raise KeyError
+    torch.cuda.set_enabled_lms(False)
+    with pytest.raises(RuntimeError, match=r"needs a GPU and torch.cuda.set_enabled_lms\(True\)"):
+        record("off.json")
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
