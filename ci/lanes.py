@@ -159,7 +159,13 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(p.name for p in PARTS))
-    parser.add_argument("--jobs", type=int, default=max(2, os.cpu_count() or 2), metavar="N")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=max(2, os.cpu_count() or 2),
+        metavar="N",
+        help="so many parts at a time; by default as there are processors, and at least 2",
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.parts) - {part.name for part in PARTS}
     if unknown:
