@@ -1,8 +1,7 @@
 #pragma once
 
-// Where Large Model Support (LMS) is told of storages and operators. The runtime
-// is in libc10_cuda; without it, or while LMS is off, these cost a load and a
-// branch.
+// Tells Large Model Support (LMS) about storages and operators. The runtime is in libc10_cuda.
+// Without it, or while LMS is off, each call costs one load and one branch.
 
 #include <c10/core/Allocator.h>
 #include <c10/macros/Macros.h>
@@ -18,12 +17,12 @@ struct TensorImpl;
 namespace lms {
 
 struct Hooks {
-  // The address of a CUDA storage is needed: its bytes are brought to the
-  // device, and stay until the operator of this thread ends. Outside of an
-  // operator they stay until the storage dies or is released. Throws c10::Error.
+  // Called when the address of a CUDA storage is needed. Pages the storage in and keeps it on the
+  // device until this thread's operator ends. Outside of operators, it stays until the storage is
+  // freed or released. Throws c10::Error.
   void* (*address)(const StorageImpl& storage);
 
-  // An operator of this thread begins, which writes these tensors, and ends.
+  // Called when an operator of this thread, which writes these tensors, begins, and when it ends.
   void (*begin)(const char* name, TensorImpl* const* written, size_t count);
   void (*end)();
 };
@@ -39,10 +38,10 @@ inline void* address(const StorageImpl& storage, const DataPtr& data) {
   return on->address(storage);
 }
 
-// An operator, from its construction on: generated into each of them.
+// Exists while an operator runs. The code generator adds one to each operator.
 class Operator {
  public:
-  // The name must live as long as the process. Undefined tensors are allowed.
+  // The name must stay valid until the process ends. Tensors may be undefined.
   template <class... Tensors>
   explicit Operator(const char* name, const Tensors&... written)
       : on_(hooks.load(std::memory_order_acquire)) {
@@ -61,7 +60,7 @@ class Operator {
   }
 
  private:
-  const Hooks* const on_; // LMS may be turned off meanwhile
+  const Hooks* const on_; // remembered, because LMS may be turned off before the destructor runs
 };
 
 } // namespace lms

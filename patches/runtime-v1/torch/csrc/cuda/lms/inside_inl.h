@@ -1,4 +1,4 @@
-// Included at the end of CUDACachingAllocator.cpp before PyTorch 1.4, which is C++11.
+// Included at the end of CUDACachingAllocator.cpp in PyTorch before 1.4, which is C++11.
 
 #ifndef C10_CUDA_NO_LMS
 
@@ -44,8 +44,8 @@ void reset_active(int device) {
 
 std::vector<SegmentInfo> snapshot() {
   const std::lock_guard<std::recursive_mutex> lock(native::caching_allocator.mutex);
-  // The first block of each segment, by address. A segment of which every block
-  // waits for a stream is left out: it has nothing to give.
+  // The first block of each segment, by address. A segment is left out if all of its blocks wait
+  // for a stream, because it has no memory to offer.
   std::map<void*, const native::Block*> firsts;
   const auto add = [&](const native::Block* block) {
     while (block->prev) {

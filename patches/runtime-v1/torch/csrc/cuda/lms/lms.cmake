@@ -3,7 +3,7 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
   option(USE_LMS "Large Model Support" ON)
 endif()
 if(USE_LMS)
-  # The rest of this release is C++11; GCC 7 is the first that reads the runtime.
+  # The rest of this release is C++11; the runtime needs GCC 7 or later.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 7)
     message(FATAL_ERROR "Large Model Support needs GCC 7 or later; USE_LMS=0 leaves it out")
   endif()
@@ -11,7 +11,7 @@ if(USE_LMS)
   set_source_files_properties(
     ${LMS_SRCS} PROPERTIES COMPILE_FLAGS "-std=c++17 -include torch/csrc/cuda/lms/compat/macros.h")
   list(APPEND C10_CUDA_SRCS ${LMS_SRCS})
-  link_libraries(${CMAKE_DL_LIBS}) # the target is not there yet
+  link_libraries(${CMAKE_DL_LIBS}) # the target does not exist yet
 else()
   add_definitions(-DC10_CUDA_NO_LMS)
 endif()

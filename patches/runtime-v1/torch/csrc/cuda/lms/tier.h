@@ -1,5 +1,5 @@
 #pragma once
 
-// What c10/cuda/CUDACachingAllocator.cpp includes.
+// The header that c10/cuda/CUDACachingAllocator.cpp includes.
 
 #include <torch/csrc/cuda/lms/tier/tier.h>

@@ -1,7 +1,7 @@
 # Included by torch/CMakeLists.txt: libtorch_lms.so, which torch/cuda/lms.py loads, and
 # libtorch_lms_seam.so, which torch/_lms_seam.py loads before PyTorch's own libraries.
 include(CMakeDependentOption)
-# Static libraries would be in it a second time, with globals of their own.
+# With static libraries, the runtime would contain a second copy of them, with separate globals.
 cmake_dependent_option(
   USE_LMS "Build Large Model Support" ON
   "USE_CUDA;LINUX;BUILD_SHARED_LIBS" OFF)
@@ -11,7 +11,7 @@ if(USE_LMS)
   list(FILTER LMS_SRCS EXCLUDE REGEX "/seam/")
   file(GLOB LMS_SEAM_SRCS ${CMAKE_CURRENT_LIST_DIR}/seam/*.cpp)
   add_library(torch_lms SHARED ${LMS_SRCS})
-  # A translation unit for each folder: most of the time goes into PyTorch's headers.
+  # One translation unit per folder, because most of the time is spent on PyTorch's headers.
   foreach(LMS_SRC ${LMS_SRCS})
     get_filename_component(LMS_LAYER ${LMS_SRC} DIRECTORY)
     set_source_files_properties(${LMS_SRC} PROPERTIES UNITY_GROUP ${LMS_LAYER})
@@ -25,7 +25,7 @@ if(USE_LMS)
       ${TORCH_ROOT}/torch/csrc/api/include
       ${CMAKE_BINARY_DIR}
       ${CMAKE_BINARY_DIR}/aten/src)
-    # The release is C++14.
+    # The rest of this release is C++14.
     set_target_properties(${LMS_TARGET} PROPERTIES
       CXX_STANDARD 17
       CXX_VISIBILITY_PRESET hidden
@@ -39,9 +39,9 @@ if(USE_LMS)
     torch::cudart
     ${CMAKE_DL_LIBS}
     -Wl,--version-script,${CMAKE_CURRENT_LIST_DIR}/exports.map
-    # What torch's own libraries lack is not for this one to find.
+    # Ignore undefined symbols of torch's own libraries.
     -Wl,-z,defs,--allow-shlib-undefined)
-  # Their headers and no more: it is loaded before them.
+  # The seam uses only their headers, because it is loaded before them.
   foreach(LMS_TARGET c10_cuda c10 torch_cpu torch::cudart)
     target_include_directories(torch_lms_seam PRIVATE
       $<TARGET_PROPERTY:${LMS_TARGET},INTERFACE_INCLUDE_DIRECTORIES>)

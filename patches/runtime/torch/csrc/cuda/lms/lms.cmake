@@ -1,7 +1,7 @@
 # Included by torch/CMakeLists.txt: libtorch_lms.so, which torch/cuda/lms.py loads.
 include(CMakeDependentOption)
-# Static libraries would be in it a second time, with globals of their own. Upstream's split build
-# has other targets.
+# With static libraries, the runtime would contain a second copy of them, with separate globals.
+# Upstream's split build has other targets.
 cmake_dependent_option(
   USE_LMS "Build Large Model Support" ON
   "USE_CUDA;LINUX;BUILD_SHARED_LIBS;NOT BUILD_LIBTORCHLESS" OFF)
@@ -9,7 +9,7 @@ message(STATUS "Large Model Support (USE_LMS): ${USE_LMS}")
 if(USE_LMS)
   file(GLOB_RECURSE LMS_SRCS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
   add_library(torch_lms SHARED ${LMS_SRCS})
-  # A translation unit for each folder: most of the time goes into PyTorch's headers.
+  # One translation unit per folder, because most of the time is spent on PyTorch's headers.
   foreach(LMS_SRC ${LMS_SRCS})
     get_filename_component(LMS_LAYER ${LMS_SRC} DIRECTORY)
     set_source_files_properties(${LMS_SRC} PROPERTIES UNITY_GROUP ${LMS_LAYER})
@@ -31,7 +31,7 @@ if(USE_LMS)
     torch::cudart
     ${CMAKE_DL_LIBS}
     -Wl,--version-script,${CMAKE_CURRENT_LIST_DIR}/exports.map
-    # What torch's own libraries lack is not for this one to find.
+    # Ignore undefined symbols of torch's own libraries.
     -Wl,-z,defs,--allow-shlib-undefined)
   install(TARGETS torch_lms DESTINATION "${TORCH_INSTALL_LIB_DIR}")
 endif()

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the runtime needs of PyTorch 1.x, under the names of 2.x.
+// The parts of PyTorch 1.x that the runtime needs, with the names that they have in 2.x.
 
 #include <c10/core/StorageImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -35,7 +35,7 @@ namespace torch::cuda::lms::compat {
 
 using MempoolId = std::pair<uint64_t, uint64_t>;
 
-// The native allocator, which has no class of its own that others can see.
+// The native allocator. Its own class is not visible outside of its source file.
 namespace cca {
 
 #if __has_include(<c10/util/TypeIndex.h>) // PyTorch 1.4
@@ -59,7 +59,7 @@ struct SnapshotInfo {
   std::vector<SegmentInfo> segments;
 };
 
-// It took an address at first, and since 1.5 the memory's DataPtr.
+// recordStream() takes an address before 1.5, and the memory's DataPtr since then.
 inline void record_stream(
     void (*function)(void*, c10::cuda::CUDAStream),
     const c10::DataPtr& data,
@@ -73,7 +73,7 @@ inline void record_stream(
   function(data, stream);
 }
 
-// Out of memory is an error of its own from here on.
+// Turns out-of-memory errors into OutOfMemoryError, which PyTorch 1.x does not have.
 template <class F>
 auto translated(F allocate) {
   try {
@@ -88,7 +88,8 @@ auto translated(F allocate) {
   }
 }
 
-// LMS itself calls what tells the tier when PyTorch calls it.
+// PyTorch's allocator functions notify the tier when they are called. This marks calls that LMS
+// itself makes.
 class OwnCall {
  public:
   OwnCall() {
@@ -100,7 +101,7 @@ class OwnCall {
   OwnCall(const OwnCall&) = delete;
   OwnCall& operator=(const OwnCall&) = delete;
 
-  // Whether this thread is in one.
+  // Whether this thread is in such a call.
   static bool now() {
     return depth_ > 0;
   }
@@ -122,11 +123,12 @@ class CUDAAllocator {
     if (const RawAlloc raw_alloc = raw_alloc_.load(std::memory_order_acquire)) {
       return translated([&] { return raw_alloc(bytes, stream); });
     }
-    // Nobody has asked for another stream's than the current one. The context of the memory is
-    // its address.
+    // Until set_raw_alloc(), only the current stream was ever asked for. The context of the memory
+    // is its address.
     return allocate(bytes).release_context();
   }
-  // An allocation that takes a stream, which no class has that others see.
+  // Sets the function that allocates for a given stream. It is not a method of a class that is
+  // visible here.
   void set_raw_alloc(RawAlloc raw_alloc) {
     raw_alloc_.store(raw_alloc, std::memory_order_release);
   }
@@ -165,7 +167,7 @@ class CUDAAllocator {
 
 } // namespace cca
 
-// Whether the native allocator can be told how much it may take.
+// Whether the native allocator can enforce a limit on how much it takes.
 constexpr bool kHasFraction = false;
 
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& /*allocator*/) {
@@ -188,7 +190,7 @@ inline bool in_use(c10::DeviceIndex device) {
   return cca::native::getDeviceStats(device).reserved_bytes[0].current > 0;
 }
 
-// There are no graphs.
+// PyTorch 1.x has no CUDA graphs.
 inline bool is_capturing(cudaStream_t /*stream*/) {
   return false;
 }
@@ -198,19 +200,19 @@ class RelaxedCapture {
   RelaxedCapture() {}
 };
 
-// The address of what is paged out.
+// The address of a storage that is paged out.
 inline void* nowhere() {
   return nullptr;
 }
 
-// Every access to a storage comes to the guard first: see c10/core/LMS.h.
+// Every access to a storage goes through the guard: see c10/core/LMS.h.
 inline void forbid_access(c10::StorageImpl& /*storage*/, const std::string& /*message*/) {}
 inline void allow_access(c10::StorageImpl& /*storage*/) {}
 
-// Whoever asks a storage for its address asks the guard: see c10/core/LMS.h.
+// Code that asks a storage for its address calls the guard: see c10/core/LMS.h.
 constexpr bool kEveryAccessIsSeen = true;
 
-// There are no ranges around autograd's nodes.
+// PyTorch 1.x has no ranges around autograd's nodes.
 inline bool grad_mode() {
   return false;
 }
@@ -219,7 +221,7 @@ inline StrongStorage lock(const WeakStorage& weak) {
   return weak.lock();
 }
 
-// A stream of the user's own cannot be made PyTorch's.
+// A stream of the user cannot become a stream of PyTorch.
 inline bool is_external(c10::cuda::CUDAStream /*stream*/) {
   return false;
 }

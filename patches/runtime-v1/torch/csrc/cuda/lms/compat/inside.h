@@ -1,8 +1,8 @@
 #pragma once
 
-// What PyTorch before 1.4 does not tell of its native allocator, in the words of 1.4.
-// Defined in its CUDACachingAllocator.cpp, which alone sees the blocks: see
-// inside_inl.h.
+// Information about the native allocator that PyTorch before 1.4 does not provide, with the names
+// of 1.4. The functions are defined in its CUDACachingAllocator.cpp, because only that file has
+// access to the blocks: see inside_inl.h.
 
 #include <cuda_runtime_api.h>
 
@@ -17,13 +17,13 @@ namespace inside {
 
 struct Stat {
   int64_t current = 0;
-  int64_t allocated = 0; // ever
+  int64_t allocated = 0; // the sum of all increases
 };
 
-// Of all pools together, hence one element each.
+// The sums over all pools, so each array has one element.
 struct DeviceStats {
-  Stat segment[1]; // only what was allocated ever is known
-  Stat allocated_bytes[1]; // only the current ones are known
+  Stat segment[1]; // only `allocated` is known
+  Stat allocated_bytes[1]; // only `current` is known
   Stat reserved_bytes[1]; // likewise
 };
 
@@ -33,23 +33,23 @@ struct BlockInfo {
   bool active = false; // allocated, or waiting for a stream
 };
 
-// What one cudaMalloc() gave.
+// Memory from one call of cudaMalloc().
 struct SegmentInfo {
   int64_t device = 0;
   int64_t address = 0;
   int64_t total_size = 0; // bytes
   cudaStream_t stream = nullptr;
-  std::vector<BlockInfo> blocks; // by address, without gaps
+  std::vector<BlockInfo> blocks; // by address; contiguous
 };
 
-// Memory that LMS cannot page out, in bytes.
+// Bytes of memory that LMS cannot page out.
 struct Active {
   int64_t current = 0;
-  int64_t peak = 0; // since it was reset
+  int64_t peak = 0; // since the last reset
 };
 
 DeviceStats getDeviceStats(int device);
-Active active(int device, size_t idle); // what it can page out
+Active active(int device, size_t idle); // `idle`: bytes that LMS can page out
 void reset_active(int device);
 std::vector<SegmentInfo> snapshot();
 

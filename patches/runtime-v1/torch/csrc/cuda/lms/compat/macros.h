@@ -1,7 +1,6 @@
 #pragma once
 
-// The macros of later releases. Included before each source of the runtime: see
-// lms.cmake.
+// Defines macros of later releases. Included before each source file of the runtime: see lms.cmake.
 
 #include <c10/util/Exception.h>
 

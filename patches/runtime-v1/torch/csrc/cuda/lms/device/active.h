@@ -1,7 +1,7 @@
 #pragma once
 
-// What the first LMS counted for PyTorch 1.1 to 1.3 and no longer for 1.4: memory
-// that cannot be paged out, and how much of it there was at most.
+// Statistics of the first LMS for PyTorch 1.1 to 1.3, which it no longer had for 1.4: the memory
+// that cannot be paged out, and its peak.
 
 #include <torch/csrc/cuda/lms/base/export.h>
 #include <torch/csrc/cuda/lms/device/pager.h>
@@ -11,14 +11,14 @@ namespace torch::cuda::lms {
 #if __has_include(<c10/util/TypeIndex.h>) // PyTorch 1.4
 inline void count_active(c10::DeviceIndex /*device*/) {}
 #else
-// To be called where memory in use may have grown, without the mutex.
+// Call this without the mutex when the memory in use may have grown.
 void count_active(c10::DeviceIndex device);
 
-// values[0] gets the bytes in use now, values[1] their maximum.
+// Sets values[0] to the bytes in use now, and values[1] to their maximum.
 LMS_API int lms_active(int device, int64_t* values);
 LMS_API int lms_reset_active(int device);
 
-// Sets these of the statistics to 0, and no others.
+// Set only these statistics to 0.
 LMS_API int lms_reset_reclaimed(int device);
 LMS_API int lms_reset_alloc_distribution(int device);
 #endif

@@ -1,5 +1,5 @@
-// What an operator uses is known by its accesses, and all of these are seen: there is nothing
-// cheaper.
+// In this release, the guard sees every access to a storage, and learns from these what an operator
+// uses. There is no cheaper way to count operators.
 
 #include <torch/csrc/cuda/lms/guard/counter.h>
 

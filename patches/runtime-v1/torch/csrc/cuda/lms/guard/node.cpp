@@ -1,5 +1,6 @@
-// In this release the address of what is paged out can be asked for, and handed to
-// record_stream(): autograd's engine and hooks need nothing kept for them.
+// In this release, asking for the address of a storage that is paged out does not throw. So
+// autograd's engine and hooks can read the address and pass it to record_stream(), and nothing has
+// to stay on the device for them.
 
 #include <torch/csrc/cuda/lms/guard/node.h>
 

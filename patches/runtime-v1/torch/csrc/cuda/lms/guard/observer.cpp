@@ -1,5 +1,5 @@
-// Tells the guard of operators, and of every storage whose address is needed:
-// the hooks of c10/core/LMS.h.
+// Tells the guard about operators, and about every storage whose address is needed, with the hooks
+// of c10/core/LMS.h.
 
 #include <torch/csrc/cuda/lms/guard/guard.h>
 
@@ -18,11 +18,11 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// The operators that this thread is in, and what they write.
+// The operators that this thread runs, and the storages that they write.
 struct Writes {
   struct Frame {
-    size_t first; // of its storages
-    bool all; // its schema does not say all, or cannot be told by storages
+    size_t first; // index of its first storage
+    bool all; // it may write any storage: its schema is incomplete, or it writes a sparse tensor
   };
   std::vector<Frame> frames;
   std::vector<const c10::StorageImpl*> storages;
@@ -75,7 +75,7 @@ void* address(const c10::StorageImpl& constant) {
   if (settings.enabled && !Lock::held()) {
     const bool managed = data.get_deleter() == &Registry::deleter;
     if (!managed && !writes().frames.empty() && compat::nbytes(storage) < settings.size) {
-      return data.get(); // too small to be moved, and nobody keeps the address
+      return data.get(); // too small to be moved, and the operator does not keep the address
     }
     const bool write = written(storage);
     if (!Guard::has_pinned(data.get_context(), write)) {

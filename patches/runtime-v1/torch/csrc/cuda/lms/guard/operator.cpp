@@ -13,9 +13,8 @@ bool contains(const char* text, const char* part) {
   return std::strstr(text, part) != nullptr;
 }
 
-// Made of other operators, each of which is guarded by itself, and of so many
-// that what all of them used together may not fit. Recurrent ones compare the
-// addresses of their weights, too.
+// Operators that call so many others that the storages of all of them together may not fit. Each of
+// the others is guarded itself. Recurrent ones compare the addresses of their weights, too.
 bool composite(const char* name) {
   static const std::unordered_set<std::string> names = {
       "aten::lstm",
@@ -28,7 +27,7 @@ bool composite(const char* name) {
   return names.count(name) > 0;
 }
 
-// Running statistics and such.
+// Writes running statistics, for example.
 bool writes_unmarked(const char* name) {
   return contains(name, "batch_norm") || contains(name, "instance_norm") ||
          contains(name, "rrelu") || contains(name, "rnn") || contains(name, "fake_quant");

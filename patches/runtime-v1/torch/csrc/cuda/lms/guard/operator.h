@@ -4,15 +4,15 @@
 
 namespace torch::cuda::lms {
 
-// What the guard must know of an operator, from its name. What it writes is
-// generated from its schema.
+// What the guard has to know about an operator, from its name. The tensors that it writes come from
+// generated code.
 struct Operator {
   Guard::Kind kind = Guard::Kind::Opaque;
 
-  // Writes arguments that its schema does not mark: any of them may be.
+  // Writes arguments that its schema does not mark, so any argument may be written.
   bool writes_all = false;
 
-  // The name must live as long as the process.
+  // The name must stay valid until the process ends.
   static const Operator& of(const char* name);
 };
 

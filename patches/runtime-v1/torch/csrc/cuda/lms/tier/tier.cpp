@@ -7,7 +7,7 @@ namespace torch::cuda::lms {
 
 namespace {
 
-// Whether to look at what the native allocator is told: not at what LMS tells it.
+// Whether to handle calls of the native allocator's functions. Calls by LMS itself are ignored.
 bool listening() {
   return Runtime::get().native && !Lock::held() && !compat::cca::OwnCall::now();
 }
@@ -15,13 +15,13 @@ bool listening() {
 } // namespace
 
 Tier* Tier::in_front_of(c10::Allocator* native) {
-  // Never destroyed: storages keep a pointer to their allocator.
+  // Never destroyed, because storages keep pointers to their allocator.
   static auto* const tier = new Tier(native);
   return tier;
 }
 
 compat::cca::CUDAAllocator* Tier::install() {
-  // It is in front already; get() made it.
+  // get() has already put the tier in front.
   auto* const tier = static_cast<Tier*>(compat::cca::native::get());
   return new compat::cca::CUDAAllocator(tier->native_);
 }

@@ -39,32 +39,31 @@ struct Tier {
 
 #else
 
-// The allocator tier: stands in front of the native allocator, and makes room
-// before it is asked. With LMS off it only forwards.
+// The allocator tier. It is in front of the native allocator, and makes room before it calls it.
+// While LMS is off, it only forwards calls.
 class Tier : public c10::Allocator {
  public:
-  // The one tier, in front of the native allocator, which lives as long.
+  // Returns the only tier, in front of the native allocator, which must exist as long as the tier.
   static Tier* in_front_of(c10::Allocator* native);
 
-  // The native allocator behind it.
+  // Returns the native allocator behind the tier.
   static compat::cca::CUDAAllocator* install();
 
   c10::DataPtr allocate(size_t bytes) const override;
   c10::DeleterFnPtr raw_deleter() const override;
-  // Memory that is no storage.
+  // Allocates memory that is not a storage.
   void* raw_allocate(size_t bytes) override;
-  // For a stream that need not be the current one (PyTorch 1.5). `native` asks
-  // the native allocator.
+  // Allocates for a stream that may not be the current one (PyTorch 1.5). `native` calls the native
+  // allocator.
   static void* raw_allocate(size_t bytes, cudaStream_t stream, compat::cca::RawAlloc native);
 
-  // The native allocator was told that a stream uses memory, or emptied its
-  // cache.
+  // Called when the native allocator was told that a stream uses memory, or emptied its cache.
   static void recorded(void* address, c10::cuda::CUDAStream stream);
   static void recorded(const c10::DataPtr& data, c10::cuda::CUDAStream stream);
   static void emptied();
 
-  // Of the bytes that are allocated, how many are known to be in use: all while
-  // LMS is off; while it is on, count_active() counts.
+  // How many of the allocated bytes are in use. While LMS is off, all of them are; while it is on,
+  // count_active() counts them.
   static uint64_t active(uint64_t allocated) {
     return c10::lms::hooks.load(std::memory_order_acquire) ? 0 : allocated;
   }

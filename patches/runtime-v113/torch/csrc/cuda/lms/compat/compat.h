@@ -1,6 +1,6 @@
 #pragma once
 
-// What the runtime needs of PyTorch 1.13, under the names of 2.x.
+// The parts of PyTorch 1.13 that the runtime needs, with the names that they have in 2.x.
 
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
@@ -21,7 +21,7 @@ namespace torch::cuda::lms::compat {
 
 using MempoolId = c10::cuda::MempoolId_t;
 
-// The seam, or null: it has to be loaded before PyTorch's own libraries.
+// The seam; null if it was not loaded before PyTorch's own libraries.
 seam::Seam* find_seam();
 
 namespace cca {
@@ -33,7 +33,8 @@ struct DeviceStats : native::DeviceStats {
 };
 
 struct SegmentInfo : native::SegmentInfo {
-  // Any number but 0 for a graph's: the native allocator does not say whose it is.
+  // Any number other than 0 for a segment of a graph. The native allocator does not report which
+  // graph it is.
   MempoolId owner_private_pool_id{0, 0};
 };
 
@@ -41,7 +42,7 @@ struct SnapshotInfo {
   std::vector<SegmentInfo> segments;
 };
 
-// The native allocator, whose functions have no class in this release.
+// The native allocator. In this release it consists of functions and is not a class.
 class CUDAAllocator {
  public:
   explicit CUDAAllocator(seam::Seam& seam) : seam_(seam), native_(seam.native()) {}
@@ -99,7 +100,7 @@ class CUDAAllocator {
 
 } // namespace cca
 
-// Whether the native allocator can be told how much it may take.
+// Whether the native allocator can enforce a limit on how much it takes.
 constexpr bool kHasFraction = true;
 
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& allocator) {
@@ -125,9 +126,9 @@ inline bool in_use(c10::DeviceIndex device) {
   return cca::native::getDeviceStats(device).reserved_bytes[0].current > 0;
 }
 
-// The address of what is paged out. An access to a storage cannot throw in this
-// release; but no address near this one is any processor's, whatever offset a
-// tensor adds to it, so that the access faults and reads nobody's bytes.
+// The address of a storage that is paged out. In this release an access to a storage cannot throw.
+// But no processor maps addresses near this one, whatever offset a tensor adds to it. So an access
+// faults instead of reading other data.
 constexpr uintptr_t kNowhere = uintptr_t{0x6c6d} << 48;
 
 inline void* nowhere() {
@@ -137,7 +138,7 @@ inline void* nowhere() {
 inline void forbid_access(c10::StorageImpl& /*storage*/, const std::string& /*message*/) {}
 inline void allow_access(c10::StorageImpl& /*storage*/) {}
 
-// C++ that is called past the dispatcher reads addresses that the guard does not see.
+// C++ code that does not go through the dispatcher reads addresses without the guard seeing it.
 constexpr bool kEveryAccessIsSeen = false;
 
 // Whether autograd records what this thread does.
@@ -149,9 +150,8 @@ inline StrongStorage lock(const WeakStorage& weak) {
   return weak.lock();
 }
 
-// A stream that the user made and may destroy (torch.cuda.ExternalStream). Its id
-// is the handle; the ids of PyTorch's own streams end in their kind, and 0 is the
-// default stream.
+// A stream that the user created and may destroy (torch.cuda.ExternalStream). Its id is the handle.
+// The lowest bits of the ids of PyTorch's own streams are their type, and 0 is the default stream.
 inline bool is_external(c10::cuda::CUDAStream stream) {
   return stream.id() != 0 && (stream.id() & 7) == 0;
 }

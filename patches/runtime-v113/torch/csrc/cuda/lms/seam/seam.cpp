@@ -18,7 +18,7 @@ namespace {
 
 #define LMS_ALLOCATOR "_ZN3c104cuda20CUDACachingAllocator"
 
-// Nothing can go on without them, and this may run in code that cannot throw.
+// Aborts, because nothing works without these functions, and the caller may not be able to throw.
 [[noreturn]] void lack(const char* name) {
   std::fprintf(
       stderr,
@@ -70,8 +70,9 @@ const Native& native() {
   return instance;
 }
 
-// The segments that captures made, also those before LMS is turned on: the
-// allocator does not say which are a graph's, and a graph's are made for it.
+// The segments that were made during captures, including those before LMS was turned on. The
+// allocator does not report which segments belong to graphs, but a graph's segments are made during
+// its capture.
 class Captures {
  public:
   void begin(c10::cuda::CaptureId_t graph, c10::cuda::MempoolId_t pool) {
@@ -88,7 +89,7 @@ class Captures {
       begun_.erase(found);
     }
   }
-  // Also the end of those captures that failed.
+  // Also ends captures that failed.
   void destroyed(c10::cuda::MempoolId_t pool) {
     const std::set<int64_t> now = segments();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -150,7 +151,7 @@ const Hooks* hooks() {
   return seam().hooks.load(std::memory_order_acquire);
 }
 
-// The runtime's functions, or the native ones before it is loaded.
+// The functions of the runtime, or the native ones if it is not loaded yet.
 const Native& next() {
   const Hooks* const ours = hooks();
   return ours ? *ours : native();
@@ -161,8 +162,8 @@ struct Range {
   uintptr_t end = 0;
 };
 
-// Where libc10_cuda lies. Its own use of the current stream launches nothing, and
-// some of it must not throw.
+// The address range of libc10_cuda's code. When libc10_cuda itself asks for the current stream, it
+// does not launch a kernel, and some of its calls must not throw.
 Range own_code() {
   link_map* map = nullptr;
   if (dlinfo(library(), RTLD_DI_LINKMAP, &map) != 0) {

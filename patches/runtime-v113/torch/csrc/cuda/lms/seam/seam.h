@@ -1,9 +1,9 @@
 #pragma once
 
-// What stands between PyTorch 1.13 and its CUDA caching allocator, which is a set
-// of functions there and no class. libtorch_lms_seam.so defines functions of the
-// same names and is loaded before PyTorch's libraries, so that their calls come
-// here first; each goes on to libc10_cuda. No library of PyTorch's is changed.
+// The seam is the layer between PyTorch 1.13 and its CUDA caching allocator, which consists of
+// functions in this release, not of a class. libtorch_lms_seam.so defines functions of the same
+// names and is loaded before PyTorch's libraries. Therefore calls from these libraries go to the
+// seam, which forwards them to libc10_cuda. No library of PyTorch is changed.
 
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -16,7 +16,7 @@
 
 namespace torch::cuda::lms::seam {
 
-// libc10_cuda's own functions.
+// The functions of libc10_cuda.
 struct Native {
   c10::Allocator* (*get)();
   void* (*raw_alloc)(size_t bytes);
@@ -31,10 +31,10 @@ struct Native {
   std::vector<c10::cuda::CUDACachingAllocator::SegmentInfo> (*snapshot)();
 };
 
-// What takes their place once LMS was turned on.
+// The functions that replace them once LMS was turned on.
 struct Hooks : Native {
-  // A kernel is about to be launched: whoever asks for the current stream does so
-  // for that. May throw.
+  // A kernel is about to be launched: code that launches one asks for the current stream first. May
+  // throw.
   void (*launching)();
 };
 
@@ -45,11 +45,11 @@ struct Seam {
   std::atomic<const Hooks*> hooks{nullptr};
   const Native& (*native)() = nullptr;
 
-  // Whether a segment of the native allocator's was made while a graph was
-  // captured. Then it is the graph's, which replays the addresses in it.
+  // Whether a segment of the native allocator was made while a graph was captured. Such a segment
+  // belongs to the graph, which replays addresses in it.
   bool (*is_graphs)(int64_t address) = nullptr;
 
-  // Of a device's memory, the share that the process may have; 0 = nothing was said.
+  // The fraction of each device's memory that the process may use; 0 if it was not set.
   std::array<std::atomic<double>, kDevices> fractions{};
 };
 

@@ -13,7 +13,8 @@ namespace torch::cuda::lms {
 
 namespace compat {
 
-// Not linked to: it must be the one that PyTorch's libraries found.
+// Looked up at run time instead of linked, because it must be the seam that PyTorch's libraries
+// found.
 seam::Seam* find_seam() {
   using Find = seam::Seam* (*)();
   const auto find = reinterpret_cast<Find>(dlsym(RTLD_DEFAULT, "lms_seam"));
@@ -25,19 +26,19 @@ seam::Seam* find_seam() {
 namespace {
 
 const Tier& tier() {
-  // Never destroyed: storages keep a pointer to their allocator.
+  // Never destroyed, because storages keep pointers to their allocator.
   static const auto* const instance = new Tier;
   return *instance;
 }
 
-// Set before the first call can come here.
+// Set before any of the functions below can be called.
 const seam::Native* native_functions = nullptr;
 
 const seam::Native& native() {
   return *native_functions;
 }
 
-// The pools of the graphs that are being captured. With the mutex held.
+// The pools of the graphs that are being captured. The mutex must be held.
 std::map<c10::cuda::CaptureId_t, compat::MempoolId>& captures() {
   static auto* const instance = new std::map<c10::cuda::CaptureId_t, compat::MempoolId>;
   return *instance;
@@ -81,7 +82,7 @@ void capture_begins(int device, c10::cuda::CaptureId_t graph, compat::MempoolId 
     const Lock lock;
     captures()[graph] = pool;
   }
-  // What the native allocator asks, too.
+  // The native allocator makes the same check.
   const auto captures_it = [graph](cudaStream_t stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     c10::cuda::CaptureId_t id = 0;
@@ -106,8 +107,8 @@ void capture_ends(int device, c10::cuda::CaptureId_t graph) {
   pool_ended(Runtime::get().pager(static_cast<c10::DeviceIndex>(device)), pool);
 }
 
-// What a capture that failed had begun ends with it; a pool that another capture
-// is using goes on.
+// If a capture failed, its allocations to the pool end here. A pool that another capture uses stays
+// in use.
 void capture_destroyed(int device, compat::MempoolId pool) {
   native().capture_destroyed(device, pool);
   const Lock lock;
@@ -157,7 +158,7 @@ compat::cca::CUDAAllocator* Tier::install() {
   native_functions = &allocator->functions();
   static const seam::Hooks installed = hooks();
   seam->hooks.store(&installed, std::memory_order_release);
-  // Whether libtorch_cuda's calls come through the seam.
+  // Check that the calls of libtorch_cuda go through the seam.
   if (at::detail::getCUDAHooks().getCUDADeviceAllocator() != &tier()) {
     seam->hooks.store(nullptr, std::memory_order_release);
     TORCH_CHECK(false, kTooLate);
@@ -172,8 +173,8 @@ c10::DataPtr Tier::allocate(size_t bytes) const {
 }
 
 c10::DeleterFnPtr Tier::raw_deleter() const {
-  // Its memory may be managed, and then has no address of its own: see
-  // Allocator::raw_allocate().
+  // The memory may be managed, and then its context is not its address, which
+  // Allocator::raw_allocate() would need.
   return nullptr;
 }
 

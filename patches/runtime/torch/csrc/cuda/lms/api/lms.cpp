@@ -22,7 +22,7 @@ constexpr int kOutOfMemory = 2;
 
 thread_local std::string t_error;
 
-// No exception crosses the C ABI.
+// Exceptions must not cross the C ABI.
 template <class F>
 int checked(F f) noexcept {
   try {
@@ -82,7 +82,7 @@ int lms_set_size(size_t bytes) {
     Runtime& runtime = Runtime::get();
     const Lock lock;
     if (runtime.settings.enabled && bytes < runtime.settings.size) {
-      // Storages that were too small until now were used unseen.
+      // Storages that were too small until now may have been used unseen.
       runtime.each([](Pager& pager) { pager.mover.synchronize(); });
     }
     runtime.settings.size = std::max<size_t>(bytes, 1);
@@ -97,7 +97,7 @@ int lms_reclaim_inactive(size_t* bytes) {
   return checked([&] {
     size_t total = 0;
     const Lock lock;
-    if (Runtime::get().settings.enabled) { // else nothing would bring them back
+    if (Runtime::get().settings.enabled) { // otherwise nothing would page them in
       Runtime::get().each([&](Pager& pager) { total += pager.room.reclaim(); });
     }
     if (bytes) {
@@ -241,7 +241,7 @@ int lms_record(int device, int on) {
     const Lock lock;
     Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
     if (on) {
-      Watch::get().begin(); // to count operators says nothing of what they use
+      Watch::get().begin(); // counting operators does not show what they use
       pager.start_recording();
     } else {
       pager.stop_recording();
@@ -276,7 +276,7 @@ const char* lms_trace_name(int device, size_t index) {
 int lms_set_option(const char* name, int value) {
   Settings& settings = Runtime::get().settings;
   if (value) {
-    Watch::get().begin(); // all of them are about page-outs
+    Watch::get().begin(); // all options are about page-outs, which need a guard that watches
   }
   if (std::strcmp(name, "stress") == 0) {
     settings.stress = value != 0;

@@ -25,12 +25,12 @@ class Registry;
 struct Use {
   Timeline* timeline;
   uint64_t position;
-  // Told by record_stream(): the stream uses the block in ways that no
-  // operator shows, so everything issued on it counts.
+  // Set by record_stream(): the stream uses the block in ways that operators do not show, so all
+  // work that was issued on it counts as a use.
   bool recorded;
 };
 
-// The native allocator's rounding, which its statistics count.
+// A size as the native allocator rounds it up, and as its statistics count it.
 inline size_t rounded(size_t bytes) {
   return (bytes + 511) / 512 * 512;
 }
@@ -39,17 +39,17 @@ inline size_t rounded(size_t bytes) {
 struct HostCopy {
   HostBuffer buffer;
   std::optional<Checker::Slot> hash; // of the bytes, on the device; none without kernels
-  EventRef touched; // behind the last work that reads or writes the buffer, or uses the hash
+  // Recorded after the last work that reads or writes the buffer, or uses the hash.
+  EventRef touched;
 
   explicit operator bool() const {
     return static_cast<bool>(buffer);
   }
 };
 
-// One managed storage: its bytes, wherever they are, and what LMS knows of it.
-// The storage's DataPtr has this as its context, so the block lives as long as
-// the storage, or longer while an operator uses it (its state is Freed then).
-// Guarded by the LMS mutex.
+// One managed storage: where its bytes are, and everything LMS knows about it. The block is the
+// context of the storage's DataPtr. Therefore it lives as long as the storage, or longer if an
+// operator still uses it; its state is Freed then. Guarded by the LMS mutex.
 struct Block {
   Block(Registry& registry, Pager& pager, at::DataPtr native, size_t bytes)
       : registry(registry),
@@ -65,32 +65,34 @@ struct Block {
   StateMachine state{State::Resident};
 
   at::DataPtr memory; // from the native allocator; empty when paged out
-  HostCopy host; // kept after a page-in while it is true
-  bool dirty = true; // an operator may have changed the bytes since they were last copied
+  HostCopy host; // kept after a page-in for as long as it is valid
+  bool dirty = true; // an operator may have changed the bytes since the last copy to the host
 
-  // The two directions have an event each: who reads need not wait for a copy to the host.
-  EventRef left; // a copy to the host has read `memory`
-  EventRef arrived; // a copy from the host has written `memory`
+  // There is one event for each direction, so that readers do not have to wait for a copy to the
+  // host.
+  EventRef left; // complete when a copy to the host has read `memory`
+  EventRef arrived; // complete when a copy from the host has written `memory`
 
-  // The stream whose order the native allocator frees in: the one that was
-  // current at the allocation. Unknown for a storage older than LMS.
+  // The home stream: the stream that was current when the storage was allocated. The native
+  // allocator reuses the memory in the order of this stream. It is unknown for a storage that was
+  // adopted.
   std::optional<c10::cuda::CUDAStream> home;
-  bool moved_home = false; // it was unknown, and a page-in chose another one
+  bool moved_home = false; // home was unknown or external, and a page-in chose another stream
   c10::SmallVector<Use, 2> uses;
   c10::SmallVector<cudaStream_t, 2> ordered; // streams that already wait for `arrived`
 
-  // Weak, because the user decides when a storage dies; checked before each
-  // move, because its DataPtr can be given to another (set_data_ptr, resize_).
+  // A weak reference, because the user decides how long the storage lives. It is checked before
+  // each move, because the DataPtr can be moved to another storage (set_data_ptr, resize_).
   std::optional<compat::WeakStorage> owner;
 
   Residency stays;
-  uint64_t collective = 0; // when a collective last used it, see Mover::finished()
+  uint64_t collective = 0; // number of the last collective that used it, see Mover::finished()
   bool counted = false; // an operator has used it, so LMS can move it
-  bool failed = false; // could not be brought: every access throws until it is
+  bool failed = false; // a page-in failed; every access throws until one succeeds
   const char* user = nullptr; // the last operator that used it
   Recorder::Number number; // in a trace
 
-  bool idle = false; // in the policy's list
+  bool idle = false; // whether it is in the policy's list
   std::list<Block*>::iterator place;
 
   bool on_device() const {

@@ -35,8 +35,8 @@ Block* Registry::adopt(c10::StorageImpl& storage) {
   at::DataPtr& data = compat::data_ptr(storage);
   const c10::Device device = data.device();
   void* const address = data.get();
-  // Another thread's operator that saw the storage unmanaged may read the
-  // address now: it must not be gone for a moment.
+  // Another thread's operator that saw the storage unmanaged may be reading the address at this
+  // moment. Therefore the address must never become null in between.
   at::DataPtr native(address, data.release_context(), native_deleter_, device);
   auto* const block = new Block(*this, pager_, std::move(native), compat::nbytes(storage));
   data = at::DataPtr(address, block, &Registry::deleter, device);
@@ -51,7 +51,7 @@ void Registry::claim(Block& block, c10::StorageImpl& storage) {
     stats_.resident_bytes.add(static_cast<int64_t>(block.size));
   }
   if (!block.owner || block.owner->_unsafe_get_target() != &storage) {
-    // New, or the DataPtr has moved to another storage.
+    // The block is new, or its DataPtr was moved to another storage.
     block.owner = compat::weak(storage);
   }
 }
@@ -114,7 +114,7 @@ void Registry::offer(Block& block) {
 
 void Registry::deleter(void* context) {
   if (Lock::forked()) {
-    return; // the memory is the parent's
+    return; // the memory belongs to the parent
   }
   if (Lock::held()) {
     Lock::later(&Registry::bury, context);

@@ -12,14 +12,14 @@
 
 namespace torch::cuda::lms {
 
-// The managed storages of one device: which there are, whose they are, and
-// whether they have to stay. Under the LMS mutex.
+// The managed storages of one device: their blocks, their owners, and the reasons why blocks have
+// to stay on the device. Used under the LMS mutex.
 class Registry {
  public:
-  // Hears of the death of a block's storage, with the mutex held.
+  // Is told when a block's storage was freed. Called with the mutex held.
   class Listener {
    public:
-    // The block is in no registry any more. The listener has it to delete.
+    // The block has been removed from the registry. The listener has to delete it.
     virtual void died(Block* block) noexcept = 0;
 
    protected:
@@ -45,26 +45,26 @@ class Registry {
   // The block of a storage, or null if it is not managed.
   static Block* block_of(c10::StorageImpl& storage);
 
-  // Whether memory is the native allocator's own, which LMS can manage.
+  // Whether the memory was allocated by the native allocator. LMS can manage no other memory.
   bool is_native(const at::DataPtr& memory) const;
 
-  // Puts memory of the native allocator under management; its DataPtr then.
+  // Puts memory of the native allocator under management, and returns the storage's new DataPtr.
   at::DataPtr own(at::DataPtr memory, size_t bytes, c10::cuda::CUDAStream home);
 
-  // The same for a storage that has it already; on which stream it was allocated is not known.
+  // Does the same for an existing storage. The stream on which it was allocated is unknown.
   Block* adopt(c10::StorageImpl& storage);
 
-  // An operator has used the storage: from now on its block can be moved.
+  // Called when an operator has used the storage. From then on its block can be moved.
   void claim(Block& block, c10::StorageImpl& storage);
 
-  // Gives the storage's DataPtr another address, or none.
+  // Changes the address in the storage's DataPtr; the new address may be null.
   static void place(Block& block, c10::StorageImpl& storage, void* data);
 
-  // The block whose memory begins at an address, or null.
+  // The block whose memory starts at this address; null if there is none.
   Block* find(const void* address) const;
 
-  // All there are. A copy, because whoever goes through them may pause the mutex: those that are
-  // not kept by a reason may be gone then.
+  // All blocks. Returns a copy, because the caller may pause the mutex while it iterates. Blocks
+  // without a reason to stay may have been deleted after a pause.
   std::vector<Block*> blocks() const {
     return {blocks_.begin(), blocks_.end()};
   }
@@ -75,15 +75,15 @@ class Registry {
     }
   }
 
-  // Adds or takes away a reason for a block to stay on the device. When none is left the policy may
-  // choose it; a dead block is deleted then.
+  // Adds or removes a reason for the block to stay on the device. When the last reason is removed,
+  // the policy may choose the block, and a block in state Freed is deleted.
   void stay(Block& block, Reason reason);
   void leave(Block& block, Reason reason);
 
-  // The block may be paged out from now on, if nothing keeps it.
+  // Lets the policy choose the block from now on, unless there is a reason for it to stay.
   void offer(Block& block);
 
-  // The storage is gone (or has other memory now). Called by the deleter of its DataPtr.
+  // Called by the deleter of the storage's DataPtr: the storage was freed, or has other memory now.
   static void deleter(void* context);
 
  private:
@@ -98,7 +98,7 @@ class Registry {
   std::unordered_set<Block*> blocks_;
 };
 
-// Keeps a block where it is for a scope, as an operator does: the mutex may be paused in it.
+// Keeps a block on the device for a scope, as an operator does. The mutex may be paused meanwhile.
 class Stay {
  public:
   Stay(Registry& registry, Block& block) : registry_(registry), block_(block) {

@@ -74,7 +74,8 @@ void Pager::fail(Block& block, const std::string& message) {
 
 void Pager::restore() {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  // All stay before the first is brought: to bring one must not page out another.
+  // Every block gets a reason to stay before the first page-in, so that a page-in cannot page out
+  // another block.
   const std::vector<Block*> blocks = registry.blocks();
   std::deque<Stay> stays;
   for (Block* const block : blocks) {
@@ -82,14 +83,14 @@ void Pager::restore() {
   }
   for (Block* const block : blocks) {
     if (block->state.is(State::Freed)) {
-      continue; // meanwhile
+      continue; // freed during a pause
     }
     if (block->state.is(State::PagedOut)) {
       auto storage = block->owner ? block->owner->lock() : compat::StrongStorage();
       const bool alive = static_cast<bool>(storage);
       Lock::drop_later(std::move(storage));
       if (!alive) {
-        continue; // dying: nobody can use it any more
+        continue; // the storage is being freed, so nobody can use it any more
       }
     }
     room.bring(*block, stream);
@@ -111,12 +112,12 @@ void Pager::bring_all() {
       mover.trouble(error.what_without_backtrace());
     }
   }
-  mover.drop_clean_copies(SIZE_MAX); // writes to what is here are not seen
+  mover.drop_clean_copies(SIZE_MAX); // writes to resident blocks are not seen
 }
 
 void Pager::enabled() {
   mover.synchronize();
-  // What pools allocated while nobody looked, perhaps for a graph, is theirs.
+  // Memory that pools allocated while LMS was off belongs to them, for example to a CUDA graph.
   pools.learn(native_.snapshot());
 }
 
@@ -146,10 +147,10 @@ void Pager::died(Block* block) noexcept {
   mover.discard(*block, captured);
   block->state.to(State::Freed);
   if (block->owner) {
-    // The storage may live on with other memory (resize_, set_data_ptr).
+    // The storage may still exist, with other memory (resize_, set_data_ptr).
     auto storage = block->owner->lock();
     Block* const now = storage ? Registry::block_of(*storage) : nullptr;
-    // Another block's storage now: that block's state decides.
+    // If it belongs to another block now, the state of that block decides about access.
     if (storage && (now == nullptr || now == block)) {
       compat::allow_access(*storage);
     }
@@ -157,7 +158,7 @@ void Pager::died(Block* block) noexcept {
     block->owner.reset();
   }
   if (!block->stays.has(Reason::Operator)) {
-    delete block; // else an operator still names it: Registry::leave() deletes it
+    delete block; // otherwise an operator still refers to it, and Registry::leave() deletes it
   }
 }
 

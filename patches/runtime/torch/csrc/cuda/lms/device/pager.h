@@ -11,8 +11,9 @@
 
 namespace torch::cuda::lms {
 
-// What one device has: its blocks, who moves them, who makes room, and its pools; and what takes
-// several of these. Everything needs the LMS mutex held by the caller, unless it says so.
+// All parts of LMS for one device: its blocks, the mover, the room and the pools, and the functions
+// that combine several of these. The caller must hold the LMS mutex, unless a comment says
+// otherwise.
 class Pager : private Registry::Listener {
  public:
   Pager(
@@ -32,38 +33,40 @@ class Pager : private Registry::Listener {
   Mover mover;
   Room room;
 
-  // The block of a storage, which comes under management if it can: CUDA
-  // memory of the native allocator, at least `smallest` bytes, in no pool.
+  // The block of a storage. Adopts the storage if possible: it must be CUDA memory of the native
+  // allocator, have at least `smallest` bytes, and not be from a private pool. Returns null
+  // otherwise.
   Block* adopt(c10::StorageImpl& storage, size_t smallest);
 
-  // Gives the block a reason to stay. The bytes are brought to the device, and the host copy is not
-  // believed any more: whoever has the address may write where no operator shows it.
-  // Can pause the mutex. Throws c10::OutOfMemoryError.
+  // Gives the block a reason to stay and pages it in. Its host copy becomes invalid: the code that
+  // has the address may write to it without being seen. Can pause the mutex. Throws
+  // c10::OutOfMemoryError.
   void keep(Block& block, Reason reason, c10::cuda::CUDAStream stream);
 
-  // The reasons are gone. Work that no operator showed may be queued on any stream: waits for the
-  // device when nothing else keeps the block. Pauses the mutex.
+  // Removes the reasons. Unseen work may be queued on any stream, so this waits for the device if
+  // no lasting reason is left. Pauses the mutex.
   void let_go(Block& block, std::initializer_list<Reason> reasons);
 
-  // As keep(), without a reason to stay: for callers during whom nothing is paged out.
+  // Like keep(), but without a reason to stay: for callers during which nothing is paged out.
   void touch(Block& block, c10::cuda::CUDAStream stream);
 
-  // The bytes cannot be brought: every access to the storage throws this.
+  // Called when the bytes cannot be paged in: every access to the storage throws this message.
   static void fail(Block& block, const std::string& message);
 
-  // Pages in everything and forgets host copies, so that the storages work
-  // without the guard. Can pause the mutex. Throws c10::OutOfMemoryError.
+  // Pages in all blocks and drops their host copies, so that the storages work without the guard.
+  // Can pause the mutex. Throws c10::OutOfMemoryError.
   void restore();
 
-  // As restore(), for an operator that was counted and not seen. Does not throw:
-  // what could not be brought throws when it is accessed.
+  // Like restore(), for an operator that was counted but not watched. Does not throw: storages that
+  // could not be paged in throw when they are accessed.
   void bring_all();
 
-  // LMS is being turned on. Waits for the device, whose memory was used unseen. Pauses the mutex.
+  // Called when LMS is turned on. Waits for the device, because unseen work may be using its
+  // memory. Pauses the mutex.
   void enabled();
 
-  // Begins to record what operators use, or ends it. The second waits for the device, and pauses
-  // the mutex. Throws c10::Error.
+  // Start and stop a recording of what operators use. stop_recording() waits for the device, and
+  // pauses the mutex. Both throw c10::Error.
   void start_recording();
   void stop_recording();
 

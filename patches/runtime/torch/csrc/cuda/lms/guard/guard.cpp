@@ -22,35 +22,36 @@ using Inputs = Guard::Inputs;
 
 struct Pin {
   Block* block;
-  c10::cuda::CUDAStream stream; // current for the block's device at the start
+  c10::cuda::CUDAStream stream; // that was current on the block's device at the start
   bool collective;
-  bool noted; // the stream is the user's, and what it has issued is known
+  bool noted; // the stream is external, and the work issued on it so far has been recorded
 };
 
 struct Frame {
   Guard::Kind kind;
   const char* name;
-  uint64_t number; // no other operator of the process has it
-  size_t first_pin; // of those that it and what it calls made
-  unsigned exceptions; // in flight at its start
-  bool grad_mode; // a node's
-  bool hooks; // a node's: others' hooks have begun
+  uint64_t number; // unique in the process
+  size_t first_pin; // index of the first pin that this operator, or one inside it, made
+  unsigned exceptions; // how many were in flight at its start
+  bool grad_mode; // only used for nodes
+  bool hooks; // only used for nodes: post hooks of others have begun
 };
 
-// Each thread numbers its operators, from another number on.
+// Each thread numbers its operators. The threads start at different numbers.
 uint64_t first_number() {
   static std::atomic<uint64_t> threads{0};
   return ++threads << 40;
 }
 
-// What this thread is in the middle of.
+// What this thread is doing at present.
 struct Thread {
-  std::vector<Frame> frames; // the operators begun
+  std::vector<Frame> frames; // the operators that have begun
   size_t depth = 0; // how many of them are opaque
   size_t nodes = 0; // how many are autograd's nodes
   bool computes = false; // the outermost opaque one has inputs on a device
-  uint64_t begun = first_number(); // the number of the last one that began
-  std::vector<Pin> pins; // undone at the end of what made them, or of the node around it
+  uint64_t begun = first_number(); // number of the last operator that began
+  // Released at the end of the operator that made them, or of the node around it.
+  std::vector<Pin> pins;
 };
 
 Thread& thread() {
@@ -70,17 +71,17 @@ Frame* node_of(Thread& self) {
   return nullptr;
 }
 
-// The wording that training loops look for, however it is raised.
+// Training loops look for this wording, whatever exception it is raised with.
 std::string as_out_of_memory(const std::string& message) {
   return message.find("out of memory") == std::string::npos ? "CUDA out of memory. " + message
                                                             : message;
 }
 
-// The storage's block, which stays from now on; null if LMS does not manage it. A storage that
-// cannot come under management is one that nobody moves.
+// Pins the storage's block, and returns it; null if LMS does not manage the storage. A storage that
+// LMS cannot adopt is never moved.
 Block* pin(Runtime& runtime, const Input& input, bool collective) {
   if (input.storage->device_type() != c10::DeviceType::CUDA) {
-    return nullptr; // a fake tensor's, or an argument that may be of any device
+    return nullptr; // a fake tensor, or an argument that may be on any device
   }
   Thread& self = thread();
   const c10::DeviceIndex device = input.storage->device().index();
@@ -96,7 +97,7 @@ Block* pin(Runtime& runtime, const Input& input, bool collective) {
   return block;
 }
 
-// The frame whose end unpins what this thread uses now, or null.
+// The frame whose end releases the pins that this thread makes at present; null if there is none.
 const Frame* unpinning_frame(Thread& self) {
   if (Guard::in_node()) {
     return node_of(self);
@@ -122,8 +123,8 @@ void record(Block& block, c10::cuda::CUDAStream stream, bool write) {
   pager.recorder.used(block.number, block.size, write);
 }
 
-// Pins the storages and brings them to the device. Does not throw: what could
-// not be brought throws when it is accessed, or at the next allocation.
+// Pins the storages and brings them to the device. Does not throw: a storage that could not be
+// paged in throws when it is accessed, or at the next allocation.
 void use(const Inputs& inputs, bool collective) {
   Runtime& runtime = Runtime::get();
   Thread& self = thread();
@@ -135,8 +136,7 @@ void use(const Inputs& inputs, bool collective) {
     bool write;
   };
   c10::SmallVector<Pinned, 8> pinned;
-  // All are pinned before the first is brought, so that bringing one does not
-  // page out another.
+  // All of them are pinned before the first page-in, so that a page-in cannot page out another one.
   for (const Input& input : inputs) {
     try {
       if (Block* const block = pin(runtime, input, collective)) {
@@ -154,7 +154,7 @@ void use(const Inputs& inputs, bool collective) {
       block.pager.mover.uses(block, use.stream);
       block.user = operation.lasting_name;
       if (use.write) {
-        block.collective = 0; // the program has waited for whoever read it
+        block.collective = 0; // the program has waited for the collectives that used it
         block.pager.mover.wrote(block, use.stream.stream());
       }
     } catch (const c10::Error& error) {
@@ -164,14 +164,15 @@ void use(const Inputs& inputs, bool collective) {
   }
 }
 
-// What the pins' streams have issued until now, or only those that the user may destroy before the
-// pins go, is a use of their blocks. Such a stream is not touched twice: to name one that is gone
-// is no error of CUDA's, but a crash.
+// Records that the work issued until now on the streams of these pins uses their blocks. With
+// only_external, does so only for streams that the user may destroy before the pins are released.
+// No such stream is used twice, because CUDA crashes instead of returning an error if it gets a
+// stream that was destroyed.
 void note_uses(Thread& self, size_t first, bool only_external) {
   struct Position {
     Timeline* timeline;
     uint64_t value;
-    bool lost; // the stream is gone; what it did until an earlier use is known
+    bool lost; // the stream was destroyed; its work until an earlier use is recorded
   };
   c10::SmallVector<Position, 4> positions;
   for (size_t i = first; i < self.pins.size(); ++i) {
@@ -189,15 +190,15 @@ void note_uses(Thread& self, size_t first, bool only_external) {
     if (position == positions.end()) {
       positions.push_back({&timeline, timeline.advance(), false});
       position = positions.end() - 1;
-      // Without an event of its own, a page-out would wait for everything
-      // that is issued until then; and a stream of the user's may be gone.
+      // Without an event here, a page-out would wait for everything that is issued until the
+      // page-out. An external stream may be destroyed by then.
       try {
         if ((pager.mover.under_pressure() || external) && !pager.pools.capturing()) {
           timeline.mark();
         }
       } catch (const c10::Error&) {
         (void)cudaGetLastError();
-        position->lost = external; // else a page-out will make the mark that it needs
+        position->lost = external; // otherwise a page-out records the event that it needs
       }
     }
     if (!position->lost) {
@@ -289,7 +290,8 @@ void Guard::node_arrives(const Node& node) {
     return;
   }
   Thread& self = thread();
-  std::shared_ptr<Crossing> crossing; // its end takes the mutex
+  // Its destructor takes the mutex, so it must run after the unlock.
+  std::shared_ptr<Crossing> crossing;
   const Lock lock;
   crossing = Crossing::find(node.pass);
   if (crossing) {
@@ -375,7 +377,7 @@ void Guard::end() {
           self.pins.begin() + static_cast<std::ptrdiff_t>(frame.first_pin),
           self.pins.end(),
           [](const Pin& pin) { return compat::is_external(pin.stream); })) {
-    // They stay until the node ends, and their streams need not.
+    // The pins stay until the node ends, but their streams may be destroyed before.
     const Lock lock;
     note_uses(self, frame.first_pin, true);
   }
@@ -398,12 +400,12 @@ void Guard::check_refused() {
   const unsigned exceptions = Operation::exceptions();
   if (C10_UNLIKELY(refusal.device >= 0)) {
     if (exceptions == refusal.exceptions) {
-      operation.refusal = {}; // nothing is thrown
+      operation.refusal = {}; // the operator did not throw
       if (Pager* const pager = Runtime::get().find(refusal.device)) {
         pager->room.went_on(refusal.bytes, operation.name);
       }
     }
-    return; // else PyTorch's own memory was what lacked, and the error says so
+    return; // otherwise PyTorch itself lacked memory, and its error says so
   }
   const Thread& self = thread();
   if (C10_UNLIKELY(exceptions > 0) && self.depth == 1 && !self.frames.empty() &&
@@ -445,13 +447,13 @@ void Guard::address_taken(c10::StorageImpl& storage, bool write) {
   }
   Pager& pager = Runtime::get().pager(storage.device().index());
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(storage.device().index());
-  // Of any size: the limit of what is managed may be lowered later.
+  // Of any size, because the smallest managed size may be lowered later.
   Block* const block = pager.adopt(storage, 1);
   if (!block) {
     return;
   }
   if (Counter::in_operator()) {
-    pager.touch(*block, stream); // nothing is paged out before that has ended
+    pager.touch(*block, stream); // nothing is paged out before the operator ends
   } else if (!block->stays.has(Reason::Address)) {
     pager.keep(*block, Reason::Address, stream);
   }
