@@ -9,15 +9,14 @@
 namespace simcuda {
 
 // Whether this thread may make a call that a capture in progress forbids (cudaMalloc,
-// cudaEventQuery and the like). When not, the captures concerned are invalid from then on. Hold the
-// lock.
+// cudaEventQuery and the like). If not, the affected captures become invalid. Hold the lock.
 bool unsafe_call_allowed();
 
-// Whether the host may wait for, or ask about, the stream. Hold the lock.
+// Whether the host may wait for or query the stream. Hold the lock.
 bool may_synchronize(const Stream& stream);
 
-// What waiting for the marker means for the captures of the stream and of the marker: the stream
-// joins the marker's capture, or the wait is an error. Hold the lock.
+// Handles a wait of the stream for the marker with respect to captures: either the stream joins the
+// marker's capture, or the wait is an error. Hold the lock.
 cudaError_t join_capture(Stream& stream, const Marker& marker);
 
 cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode);

@@ -8,7 +8,7 @@ using namespace simcuda;
 
 namespace {
 
-// The texts handed to Python live until the same thread asks for the next.
+// Texts that are returned to Python stay valid until the same thread asks for the next one.
 const char* keep(std::string text) {
   thread_local std::string kept;
   kept = std::move(text);
@@ -159,7 +159,7 @@ SIMCUDA_API void simcuda_reset_counts() {
   state().launches.clear();
 }
 
-// Memory and what is alive.
+// Memory, and live streams and events.
 SIMCUDA_API size_t simcuda_used(int device) {
   const Lock lock(state().mutex);
   return device < 0 || device >= kMaxDevices ? 0 : state().memory.used(device);
@@ -200,7 +200,7 @@ SIMCUDA_API size_t simcuda_live_events() {
   return state().live_events();
 }
 
-// For the functions of the runtime that nobody simulates (generated, see simcuda/stubs.py).
+// Called by the runtime functions that are not simulated (generated, see simcuda/stubs.py).
 extern "C" int simcuda_unsupported(const char* name) {
   SIMCUDA_ENTER(name);
   log("%s is not supported", name);

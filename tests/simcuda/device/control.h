@@ -5,13 +5,13 @@
 
 extern "C" {
 
-// Where the host finds the bytes behind a device pointer.
+// The host address of the bytes behind a device pointer.
 void* simcuda_host_view(const void* pointer);
 
-// An operator starts on the stream: it runs on the calling thread, in the stream's order. Returns a
-// CUDA error. `name` must live as long as the process.
+// An operator starts on the stream. It runs on the calling thread, in the order of the stream.
+// Returns a CUDA error. `name` must stay valid until the process ends.
 int simcuda_operator_begin(void* stream, int device);
-// Whether [pointer, pointer + size) is device memory that may be used.
+// Whether [pointer, pointer + size) is live device memory.
 int simcuda_is_live(const void* pointer, size_t size);
 // The operator reads or writes [pointer, pointer + size), which is live.
 void simcuda_operator_access(
@@ -21,7 +21,7 @@ void simcuda_operator_access(
     int write,
     const char* name);
 
-// A caching allocator handed out, or took back, a part of what it has from the device.
+// A caching allocator has handed out or taken back a part of its device memory.
 void simcuda_block_allocated(void* pointer, size_t size);
 void simcuda_block_freed(void* pointer, size_t size);
 }

@@ -58,7 +58,7 @@ constexpr char kBefore[] = R"cpp(
   static T __ldcs(const T* from) {
     return *from;
   }
-  // The other threads of the warp are not there, and add nothing.
+  // The other threads of the warp do not exist, so they add nothing.
   template <typename T>
   static T __shfl_down_sync(unsigned, T, unsigned) {
     return 0;
@@ -136,10 +136,10 @@ uint64_t hash(const std::string& text) {
   return state;
 }
 
-// Before the library's bytes.
+// Stored before the bytes of the library.
 struct Header {
   char magic[8];
-  uint64_t interface; // to the simulated device
+  uint64_t interface; // version of the interface to the simulated device
   uint64_t size;
 };
 constexpr char kMagic[8] = {'S', 'I', 'M', 'K', 'E', 'R', 'N', '1'};
@@ -165,7 +165,8 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Runs the compiler, without what a sanitizer put in front of this process. Its exit status.
+// Runs the compiler, without libraries that a sanitizer preloads into this process. Returns its
+// exit status.
 int compile(const std::string& source, const std::string& library, const std::string& log) {
   std::vector<char*> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -188,7 +189,7 @@ int compile(const std::string& source, const std::string& library, const std::st
   return status;
 }
 
-// Beside the simulated device, where it can be kept for the next process.
+// Next to the simulated device, so that later processes can use it.
 std::string kept(const std::string& text) {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&kept), &info) == 0 || info.dli_fname == nullptr)

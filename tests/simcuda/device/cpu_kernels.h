@@ -1,10 +1,10 @@
-// CUDA C++ compiled for the CPU: the very source that a GPU would get.
+// CUDA C++ compiled for the CPU, from the same source that a GPU gets.
 //
-// A kernel runs its blocks one after another, each of one thread: LMS_THREADS, by which a source
-// says that it can be compiled so, is 1. Its parameters say what it touches: memory behind a
-// pointer is read, or written unless it is const, and so is what a parameter `Bytes` names. What it
-// writes elsewhere it names as it does so, by LMS_WRITES. A structure's other pointers are the
-// host's.
+// A kernel runs its blocks one after another, each with one thread. Source code that supports this
+// uses LMS_THREADS, which is 1 here. The parameters tell which memory a kernel uses: it writes the
+// memory behind a pointer (or only reads it, if the pointer is const), and the memory that a
+// parameter `Bytes` describes. Writes to other memory are declared with LMS_WRITES. Other pointers
+// in structures point to host memory.
 #pragma once
 
 #include <cstddef>
@@ -13,34 +13,35 @@
 
 namespace simcuda {
 
-// What a compiled kernel calls. `state` is whoever launches it.
+// Functions that a compiled kernel calls. `state` belongs to the code that launches it.
 struct KernelHooks {
   void* state;
   void* (*view)(const void* pointer);
-  // Whether the kernel, which is about to be enqueued, may touch the bytes.
+  // Whether the kernel, which is about to be enqueued, may access the bytes.
   int (*touch)(void* state, const void* pointer, size_t size, int write);
-  // The kernel, which runs, writes the bytes.
+  // The kernel is running and writes the bytes.
   void (*wrote)(void* state, const void* pointer, size_t size);
 };
 
 bool for_the_cpu(const std::string& source);
 
-// What cuModuleLoadData() takes, or "" and the compiler's complaint.
+// Returns an image for cuModuleLoadData(), or "" and the compiler's messages.
 std::string compile_for_the_cpu(const std::string& source, std::string* log);
 
-// The library in an image. Owns it.
+// Owns the library in an image.
 class CpuModule {
  public:
-  static std::unique_ptr<CpuModule> load(const void* image); // null: it is none
+  static std::unique_ptr<CpuModule> load(const void* image); // null if it is not an image
   CpuModule(const CpuModule&) = delete;
   CpuModule& operator=(const CpuModule&) = delete;
   ~CpuModule();
 
   struct Kernel {
     const char* name;
-    // The work of a launch with these parameters; null when it touches what it may not.
+    // Prepares a launch with these parameters. Returns null if it would access memory that it may
+    // not.
     void* (*prepare)(const KernelHooks*, void** parameters);
-    // Does the work and forgets it.
+    // Runs the prepared launch, and frees it.
     void (*run)(const KernelHooks*, void* work, unsigned blocks);
   };
   bool find(const std::string& name, Kernel* kernel) const;
@@ -48,7 +49,7 @@ class CpuModule {
  private:
   CpuModule(int file, void* library) : file_(file), library_(library) {}
 
-  int file_; // its number makes the library's name
+  int file_; // its number is part of the library's name
   void* library_;
 };
 

@@ -38,7 +38,7 @@ enum cudaError_t : int {
 using cudaStream_t = void*;
 using cudaEvent_t = void*;
 
-// Stream handles that are numbers.
+// Special stream handles.
 inline constexpr uintptr_t kLegacyStreamHandle = 1;
 inline constexpr uintptr_t kPerThreadStreamHandle = 2;
 

@@ -129,7 +129,7 @@ SIMCUDA_API const char* cudaGetErrorString(cudaError_t error) {
   return text_of(error).text;
 }
 
-// The name that CUDA 12's headers give this function in a binary, and CUDA 13's.
+// The name of this function in binaries built with the headers of CUDA 12 and of CUDA 13.
 SIMCUDA_API cudaError_t cudaGetDeviceProperties_v2(void* out, int device) {
   return properties(out, device);
 }
@@ -202,7 +202,8 @@ SIMCUDA_API cudaError_t cudaGetDriverEntryPointByVersion(
                           : nullptr;
   *function = self != nullptr ? dlsym(self, symbol) : nullptr;
   if (*function == nullptr) {
-    // c10 asks for every entry point that it knows before it uses the first: all must be found.
+    // c10 asks for every entry point that it knows before it uses the first one, so all must be
+    // found.
     log("driver entry point %s is not simulated", symbol);
     *function = reinterpret_cast<void*>(&unsupported_entry_point);
   }
@@ -216,8 +217,9 @@ cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long 
   return cudaGetDriverEntryPointByVersion(symbol, function, 0, flags, found);
 }
 
-// As libcudart does: c10 later looks for libcuda.so.1 among the libraries that are already loaded.
-// The simulated one lies beside this library; a machine with a GPU has another one, too.
+// libcudart does the same: later, c10 looks for libcuda.so.1 among the libraries that are already
+// loaded. The simulated one is in the folder of this library; a machine with a GPU also has another
+// one.
 __attribute__((constructor)) static void load_driver() {
   Dl_info own{};
   if (dladdr(reinterpret_cast<void*>(&load_driver), &own) == 0)

@@ -13,17 +13,17 @@ extern "C" void __tsan_init() __attribute__((weak));
 namespace simcuda {
 namespace {
 
-// Device d owns the addresses [kArenaBase + d * kArenaStride, + kArenaSize); its bytes are
-// kViewOffset below. The numbers only have to stay clear of where Linux maps programs, heaps and
-// libraries, and the sanitizers what they know of each byte.
+// Device d owns the addresses [kArenaBase + d * kArenaStride, + kArenaSize). Its bytes are mapped
+// kViewOffset below. The numbers are chosen to avoid the addresses where Linux maps programs, heaps
+// and libraries, and where sanitizers keep their shadow memory.
 constexpr uintptr_t kArenaBase = 0x490000000000;
 constexpr uintptr_t kArenaStride = uintptr_t{1} << 39;
 constexpr size_t kArenaSize = size_t{1} << 38;
 constexpr uintptr_t kViewOffset = uintptr_t{1} << 43;
 
 constexpr size_t kSmallPage = 4096;
-constexpr size_t kSmallAllocation = 1u << 20; // up to here, small pages
-constexpr int kNewDeviceByte = 0xA5; // as a float: a tiny negative number, never plausible
+constexpr size_t kSmallAllocation = 1u << 20; // bytes; smaller allocations use small pages
+constexpr int kNewDeviceByte = 0xA5; // as a float, a tiny negative number that is never plausible
 constexpr int kReturnedByte = 0xDD;
 
 constexpr int kArenaFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -36,7 +36,7 @@ void* view_of(uintptr_t address) {
   return reinterpret_cast<void*>(address - kViewOffset);
 }
 
-// Not mmap(): ThreadSanitizer's refuses these addresses.
+// Not mmap(), because ThreadSanitizer's version refuses these addresses.
 bool map_at(void* address, size_t size, int protection, int flags, int file = -1, off_t from = 0) {
   const long got = syscall(SYS_mmap, address, size, protection, flags, file, from);
   return got == static_cast<long>(reinterpret_cast<intptr_t>(address));
@@ -58,7 +58,7 @@ auto at_or_before(Map& map, uintptr_t address) {
 DeviceMemory::DeviceMemory(const Options& options)
     : devices_(options.devices),
       poison_(options.poison),
-      // With real asynchrony, work that was given to the device earlier may still use the memory.
+      // In asynchronous mode, work that was given to the device earlier may still use the memory.
       poison_returned_(options.poison && !options.async),
       capacity_(options.device_bytes) {}
 
@@ -66,7 +66,7 @@ bool DeviceMemory::map_arena(int device) {
   if (arena_mapped_[device])
     return true;
   const uintptr_t begin = arena_begin(device);
-  // ThreadSanitizer has mapped, inaccessible, what it thinks that nobody needs.
+  // ThreadSanitizer maps address ranges that it considers unused, without access.
   const int flags = kArenaFlags | (__tsan_init ? MAP_FIXED : MAP_FIXED_NOREPLACE);
   for (void* at : {reinterpret_cast<void*>(begin), view_of(begin)}) {
     if (!map_at(at, kArenaSize, PROT_NONE, flags)) {
@@ -78,7 +78,8 @@ bool DeviceMemory::map_arena(int device) {
   return arena_mapped_[device] = true;
 }
 
-// Next fit: goes round the arena before it uses an address again. First fit where that is wanted.
+// Next fit: goes through the whole arena before it uses an address again. First fit if
+// reuse_addresses() asked for it.
 uintptr_t DeviceMemory::find_addresses(int device, size_t size) {
   const uintptr_t begin = arena_begin(device) + kLargePage;
   const uintptr_t end = arena_begin(device) + kArenaSize;
@@ -218,7 +219,7 @@ void DeviceMemory::take_block(uintptr_t address, size_t size) {
   auto it = at_or_before(idle_, address);
   if (it == idle_.end() || it->first + it->second <= address)
     it = idle_.lower_bound(address);
-  while (it != idle_.end() && it->first < end) { // keep what lies outside
+  while (it != idle_.end() && it->first < end) { // keep the parts outside of the range
     const uintptr_t idle_begin = it->first;
     const uintptr_t idle_end = it->first + it->second;
     it = idle_.erase(it);
@@ -262,7 +263,7 @@ bool DeviceMemory::accessible(uintptr_t address, size_t size) const {
     const auto [begin, length] = allocation_of(address);
     if (length == 0)
       return false;
-    address = begin + length; // neighbours continue an expandable segment
+    address = begin + length; // adjacent mappings continue an expandable segment
     if (address < end && blocks_.at(begin).physical == 0)
       return false;
   }

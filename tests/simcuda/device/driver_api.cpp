@@ -1,5 +1,5 @@
-// Driver API: contexts and virtual memory management, which torch's expandable segments use.
-// Faults and counts work as for the runtime API.
+// Driver API: contexts and virtual memory management, which torch's expandable segments use. Faults
+// and counts work as for the runtime API.
 #include "capture.h"
 #include "properties.h"
 #include "state.h"

@@ -17,7 +17,7 @@ cudaError_t CallLog::enter(const char* api) {
       continue;
     error = fault.error;
     if (!fault.from_then_on)
-      fault.remaining = -1; // spent
+      fault.remaining = -1; // used up
   }
   if (error != cudaSuccess && log_)
     std::fprintf(stderr, "[simcuda] %s: fault %d\n", api, error);

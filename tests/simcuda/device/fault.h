@@ -1,4 +1,4 @@
-// Counts the calls of each API function, makes chosen ones fail, and has chosen ones wait.
+// Counts the calls of each API function, and lets chosen calls fail or wait.
 #pragma once
 
 #include <condition_variable>
@@ -33,7 +33,7 @@ class CallLog {
  private:
   struct Fault {
     std::string api;
-    long remaining; // calls to let pass, this one included
+    long remaining; // calls until it fails, including the failing one
     cudaError_t error;
     bool from_then_on;
   };
@@ -43,19 +43,19 @@ class CallLog {
   std::vector<Fault> faults_;
 };
 
-// Where calls wait until a test lets them go on, as for a device that is not done. Has a lock of
-// its own: the machine's is not held by who waits.
+// Makes calls wait until a test releases them, as if the device were not done. It has its own lock,
+// because a waiting call must not hold the lock of the simulated machine.
 class Gate {
  public:
-  // Calls of `api` wait from now on, of threads whose current device it is (-1: any), but none for
-  // more than so many seconds.
+  // From now on, calls of `api` wait if the thread's current device is this one (-1: any), each for
+  // at most this number of seconds.
   void hold(const std::string& api, int device, double seconds);
   void release(const std::string& api);
   void release_all();
 
   void pass(const char* api, int device);
 
-  // How many calls wait.
+  // The number of calls that are waiting.
   long waiting(const std::string& api);
 
  private:

@@ -1,5 +1,5 @@
-// Runtime API: CUDA graphs. Captures are seen (see capture.h); a graph that comes of one holds
-// nothing, and launching it is an error.
+// Runtime API: CUDA graphs. Captures are tracked (see capture.h), but a graph that results from one
+// is empty, and launching it is an error.
 #include "capture.h"
 #include "state.h"
 
@@ -7,7 +7,7 @@ using namespace simcuda;
 
 namespace {
 
-// Any pointer that is not null does: nothing looks into a graph.
+// Any non-null pointer works, because nothing looks into a graph.
 char graph_object;
 
 cudaError_t capture_info(
@@ -54,8 +54,8 @@ cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return capture_info(handle, status, nullptr, nullptr);
 }
 
-// The parameters after `graph`, which describe the graph's nodes, differ in CUDA 12 and 13; a
-// caller that passes them gets what it had put there.
+// The parameters after `graph`, which describe the graph's nodes, differ between CUDA 12 and 13.
+// They are left unchanged.
 SIMCUDA_API cudaError_t cudaStreamGetCaptureInfo(
     cudaStream_t handle,
     cudaStreamCaptureStatus* status,
@@ -80,7 +80,7 @@ SIMCUDA_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMod
 }
 
 SIMCUDA_API cudaError_t cudaGraphGetNodes(void*, void**, size_t* count) {
-  *count = 1; // torch warns about an empty graph
+  *count = 1; // not 0, because torch warns about an empty graph
   return cudaSuccess;
 }
 

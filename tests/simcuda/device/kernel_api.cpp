@@ -1,5 +1,5 @@
-// Runtime API: kernels. Operators have their CPU semantics here (see ops/), so a kernel that is
-// launched all the same is an operator that was missed: the launch is counted by name, and fails.
+// Runtime API: kernels. Operators run on the CPU here (see ops/). If a kernel is launched
+// nevertheless, its operator has no CPU version: the launch is counted by name, and fails.
 #include <cstring>
 #include <vector>
 
@@ -105,7 +105,7 @@ SIMCUDA_API cudaError_t cudaFuncSetAttribute(const void*, int, int) {
 
 SIMCUDA_API cudaError_t cudaFuncGetAttributes(void* attributes, const void*) {
   constexpr size_t kSize = 144;
-  constexpr size_t kMaxThreadsPerBlock = 24; // then registers, PTX and binary version
+  constexpr size_t kMaxThreadsPerBlock = 24; // followed by registers, PTX and binary version
   constexpr int kValues[] = {1024, 32, 80, 80};
   std::memset(attributes, 0, kSize);
   std::memcpy(static_cast<char*>(attributes) + kMaxThreadsPerBlock, kValues, sizeof kValues);

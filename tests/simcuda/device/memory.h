@@ -1,8 +1,8 @@
 // Device and pinned host memory.
 //
-// A device pointer is an address of this process that nothing may touch: host code that follows one
-// crashes, as it would with a GPU. The bytes themselves are mapped at a fixed distance from it (see
-// host_view()), readable only while they are allocated.
+// A device pointer is an address of this process that cannot be accessed: host code that
+// dereferences one crashes, as it would with a GPU. The bytes are mapped at a fixed distance from
+// it (see host_view()), and can be accessed only while they are allocated.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class DeviceMemory {
  public:
   explicit DeviceMemory(const Options& options);
 
-  // cudaMalloc and cudaFree. Addresses are not handed out again soon, so that a use after free
-  // meets memory that is not accessible, instead of its next owner's; see reuse_addresses().
+  // cudaMalloc and cudaFree. Addresses are not reused soon, so that a use after free hits
+  // inaccessible memory instead of the next owner's; see reuse_addresses().
   cudaError_t allocate(int device, size_t size, uintptr_t* address);
   cudaError_t free(uintptr_t address);
 
@@ -35,8 +35,8 @@ class DeviceMemory {
   cudaError_t map(uintptr_t address, size_t size, size_t offset, uint64_t handle);
   cudaError_t unmap(uintptr_t address, size_t size);
 
-  // A caching allocator took back, or handed out, a part of an allocation. What it took back is not
-  // accessible until it hands it out again.
+  // Called when a caching allocator takes back or hands out a part of an allocation. What it has
+  // taken back is not accessible until it is handed out again.
   void return_block(uintptr_t address, size_t size);
   void take_block(uintptr_t address, size_t size);
 
@@ -48,7 +48,7 @@ class DeviceMemory {
   bool accessible(uintptr_t address, size_t size) const;
   // The bounds of the live allocation that holds the pointer; size 0 when there is none.
   std::pair<uintptr_t, size_t> allocation_of(uintptr_t address) const;
-  // Where the host finds the bytes behind a device pointer; a host pointer is returned as it is.
+  // The host address of the bytes behind a device pointer. A host pointer is returned unchanged.
   char* host_view(const void* pointer) const;
 
   size_t used(int device) const {
@@ -60,7 +60,7 @@ class DeviceMemory {
   void set_capacity(size_t bytes) {
     capacity_ = bytes;
   }
-  // Addresses are handed out again at once, the lowest first, as a driver may do.
+  // Reuses addresses at once, the lowest first, as a driver may do.
   void reuse_addresses(bool reuse) {
     reuse_addresses_ = reuse;
   }
@@ -69,7 +69,7 @@ class DeviceMemory {
   struct Block {
     size_t size;
     int device;
-    uint64_t physical; // 0: from allocate()
+    uint64_t physical; // 0 if the block is from allocate()
   };
   struct Physical {
     int file;
@@ -93,7 +93,7 @@ class DeviceMemory {
   uintptr_t next_address_[kMaxDevices] = {};
   std::map<uintptr_t, Block> blocks_; // live memory, by address
   std::map<uintptr_t, size_t> address_ranges_; // addresses in use: allocated or reserved
-  std::map<uintptr_t, size_t> idle_; // parts that a caching allocator holds for later
+  std::map<uintptr_t, size_t> idle_; // parts that a caching allocator has taken back
   std::map<uint64_t, Physical> physical_;
   uint64_t next_physical_ = 1;
 };
@@ -109,7 +109,7 @@ class HostMemory {
   cudaError_t remove(void* pointer); // cudaHostUnregister
 
   bool pinned(const void* pointer) const;
-  // Whether the pointer is into pinned memory that was freed not long ago.
+  // Whether the pointer points into pinned memory that was freed recently.
   bool freed(const void* pointer) const;
   // The size of the pinned range that starts at the pointer, 0 when there is none.
   size_t size_of(const void* pointer) const;
@@ -127,7 +127,7 @@ class HostMemory {
  private:
   struct Range {
     size_t size;
-    bool allocated; // by allocate(), not registered
+    bool allocated; // by allocate(); otherwise registered
   };
 
   bool poison_;

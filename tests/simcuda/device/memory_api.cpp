@@ -48,8 +48,8 @@ cudaError_t release(const char* api, void* pointer) {
   return cudaSuccess;
 }
 
-// Work that still uses host memory when the program gives it up is a bug, even where the driver
-// happens to wait: it is reported as a write by the host.
+// If the program frees host memory that queued work still uses, this is a bug, even if the driver
+// happens to wait. It is reported as a write by the host.
 void give_up_host_memory(void* pointer, size_t size, const char* what) {
   State& machine = state();
   {
@@ -182,7 +182,7 @@ SIMCUDA_API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, con
     out->device_pointer = out->host_pointer;
   } else {
     out->type = cudaMemoryTypeUnregistered;
-    out->device = -2; // what the real runtime says
+    out->device = -2; // as the real runtime does
   }
   return cudaSuccess;
 }
@@ -214,7 +214,7 @@ SIMCUDA_API cudaError_t cudaMemcpy2DAsync(
       "cudaMemcpy2DAsync", Copy{to, to_pitch, from, from_pitch, width, rows}, stream, false);
 }
 
-// Symbols are variables of kernels, which do not run here.
+// Symbols are variables of kernels, and kernels do not run here.
 SIMCUDA_API cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, int) {
   return cudaSuccess;
 }
@@ -233,7 +233,7 @@ cudaMemsetAsync(void* pointer, int value, size_t size, cudaStream_t stream) {
   return fill("cudaMemsetAsync", pointer, static_cast<unsigned>(value), 1, size, stream, false);
 }
 
-// Memory pools: one for each device, which keeps nothing back.
+// Memory pools: one for each device, which keeps no free memory.
 SIMCUDA_API cudaError_t cudaDeviceGetDefaultMemPool(void** pool, int device) {
   *pool = reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
   return cudaSuccess;
@@ -244,7 +244,8 @@ SIMCUDA_API cudaError_t cudaMemPoolSetAttribute(void*, int, void*) {
 }
 
 SIMCUDA_API cudaError_t cudaMemPoolGetAttribute(void* pool, int attribute, void* value) {
-  constexpr int kFirstSize = 5; // reserved and used memory; before it, the pool's settings
+  // Reserved and used memory; the numbers before it are settings of the pool.
+  constexpr int kFirstSize = 5;
   const Lock lock(state().mutex);
   const auto device = static_cast<int>(reinterpret_cast<uintptr_t>(pool) - 1);
   const uint64_t used = attribute >= kFirstSize ? state().memory.used(device) : 0;

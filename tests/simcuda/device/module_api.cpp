@@ -21,7 +21,7 @@ struct Module {
 
 struct Modules {
   std::map<void*, std::unique_ptr<Module>> loaded;
-  std::map<const void*, Module*> owners; // of kernels
+  std::map<const void*, Module*> owners; // the module of each kernel
 };
 
 Modules& modules() {
@@ -56,8 +56,8 @@ int touch(void* stream, const void* pointer, size_t size, int write) {
   return 1;
 }
 
-// In asynchronous mode the stream's clock is not that of the kernel any more when it runs: that it
-// writes is seen without it only.
+// In asynchronous mode, the stream's clock may have advanced when the kernel runs, so its writes
+// are only checked in synchronous mode.
 void wrote(void* stream, const void* pointer, size_t size) {
   if (state().options.async)
     return;
@@ -91,7 +91,7 @@ SIMCUDA_API cudaError_t cuModuleUnload(void* module) {
       return cudaErrorInvalidResourceHandle;
     device = it->second->device;
   }
-  drain_device(device); // its kernels may be under way
+  drain_device(device); // its kernels may still be running
   const Lock lock(state().mutex);
   const auto it = modules().loaded.find(module);
   for (const auto& [name, kernel] : it->second->kernels)

@@ -1,4 +1,4 @@
-// NVML, as far as torch asks: all succeeds, and no process uses a device.
+// The part of NVML that torch uses. All calls succeed, and no process uses a device.
 #include "state.h"
 
 using namespace simcuda;
@@ -23,7 +23,7 @@ SIMCUDA_API int nvmlDeviceGetCount_v2(unsigned* count) {
 }
 
 SIMCUDA_API int nvmlDeviceGetHandleByPciBusId_v2(const char*, void** device) {
-  *device = &state(); // only has to be non-null
+  *device = &state(); // any non-null value
   return 0;
 }
 
@@ -32,7 +32,7 @@ SIMCUDA_API int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, voi
   return 0;
 }
 
-// The head of nvmlGpuFabricInfoV_t, the same in each of its versions.
+// The start of nvmlGpuFabricInfoV_t, which is the same in all of its versions.
 struct FabricInfo {
   unsigned version;
   unsigned char cluster[16];
@@ -41,7 +41,7 @@ struct FabricInfo {
   unsigned char state; // 0: not supported
 };
 
-// No fabric: torch then shares memory by file descriptors only.
+// There is no fabric, so torch shares memory by file descriptors only.
 SIMCUDA_API int nvmlDeviceGetGpuFabricInfoV(void*, FabricInfo* info) {
   info->state = 0;
   return 0;

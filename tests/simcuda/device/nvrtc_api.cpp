@@ -1,5 +1,5 @@
-// NVRTC, for the kernels that can also be compiled for the CPU (cpu_kernels.h). Any other source
-// fails to compile. The functions of libnvrtc lead here (see simcuda/stubs.py).
+// NVRTC, for kernels that can also be compiled for the CPU (cpu_kernels.h). Any other source fails
+// to compile. The functions of libnvrtc call these functions (see simcuda/stubs.py).
 #include <cstring>
 #include <memory>
 #include <set>
@@ -44,12 +44,12 @@ bool known_option(const std::string& option) {
   return false;
 }
 
-// The text is looked for only in a program that there is.
+// `text` is only used if the program exists.
 Result size_of(Program* program, std::string Program::* text, size_t* size) {
   const Lock lock(state().mutex);
   if (programs().count(program) == 0)
     return kInvalidProgram;
-  *size = (program->*text).size() + 1; // the compiler's texts end with a zero
+  *size = (program->*text).size() + 1; // the compiler's texts end with a zero byte
   return kSuccess;
 }
 

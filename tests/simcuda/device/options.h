@@ -1,4 +1,4 @@
-// What a test chose before the process loaded the simulated device.
+// The options that a test chose before the process loaded the simulated device.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@ namespace simcuda {
 struct Options {
   int devices = 1;
   size_t device_bytes = 0; // capacity of each device
-  size_t host_bytes = 0; // most pinned host memory, 0 = unlimited
+  size_t host_bytes = 0; // maximum of pinned host memory; 0 means unlimited
   bool race = true; // happens-before checker
   bool poison = true; // fill new memory with a pattern
   bool async = false; // run each stream in a thread of its own
-  int delay_us = 0; // async: each operation starts up to this much late
+  int delay_us = 0; // with async: maximum delay of the start of each operation
   int query_notready = 0; // how often each event says "not ready" although it is done
   bool log = false; // report faults, races and unsupported calls on stderr
 

@@ -1,4 +1,4 @@
-// What the simulated device says about itself: a made-up part with the features of an A100.
+// The properties of the simulated device, an imaginary GPU with the features of an A100.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ inline constexpr int kGridDimensions[3] = {2147483647, 65535, 65535};
 // Byte offsets in cudaDeviceProp; CUDA 13 dropped fields, so the later ones moved.
 struct PropertyOffsets {
   static constexpr bool k13 = SIMCUDA_CUDART_MAJOR >= 13;
-  static constexpr bool k11 = SIMCUDA_CUDART_MAJOR < 12; // shorter, and else like 12
+  static constexpr bool k11 = SIMCUDA_CUDART_MAJOR < 12; // shorter, otherwise like 12
   static constexpr size_t kSize = k13 ? 1008 : k11 ? 728 : 1032;
   static constexpr size_t kUuid = 256;
   static constexpr size_t kTotalGlobalMem = 288;

@@ -6,7 +6,7 @@
 namespace simcuda {
 namespace {
 
-// A broken program races at every step: more reports than this say nothing new.
+// A wrong program has a race at every step, and more reports than this are no help.
 constexpr size_t kMaxReports = 1000;
 
 const char* verb(AccessKind kind) {
@@ -68,7 +68,7 @@ void RaceChecker::split(uintptr_t address) {
   cells_.emplace_hint(std::next(it), address, std::move(upper));
 }
 
-// Makes the cells cover [begin, end) without gaps; its borders must have been split.
+// Makes the cells cover [begin, end) without gaps. There must already be splits at both ends.
 void RaceChecker::fill_gaps(uintptr_t begin, uintptr_t end) {
   for (uintptr_t at = begin; at < end;) {
     auto it = cells_.lower_bound(at);
@@ -154,7 +154,8 @@ void RaceChecker::access(
         check(read, AccessKind::kRead);
     }
   }
-  if (kind == AccessKind::kWrite) { // the bytes share one history from here: keeps the map small
+  // The bytes have the same history from now on, which keeps the map small.
+  if (kind == AccessKind::kWrite) {
     Cell cell;
     cell.end = end;
     cell.write = now;

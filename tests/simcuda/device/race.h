@@ -1,11 +1,11 @@
 // Happens-before race checker.
 //
-// Each stream is an actor, and all host threads together are one more. An actor's clock says how
-// much of every other actor's work is ordered before its next operation; events, synchronisation
-// and the legacy stream's rules move clocks. Two accesses to the same bytes of which one is a
-// write, neither ordered before the other, are a race, and are reported although the simulated
-// device may have run them in a harmless order. Host threads are not told apart, so a race between
-// two of them is missed.
+// Each stream is an actor, and all host threads together are one more actor. The clock of an actor
+// tells how much of every other actor's work is ordered before its next operation. Events,
+// synchronization and the rules of the legacy stream update clocks. If two accesses use the same
+// bytes, at least one of them is a write, and neither is ordered before the other, they are a race.
+// A race is reported even if the simulated device has run the accesses in a harmless order. Host
+// threads are not distinguished, so a race between two of them is not found.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class RaceChecker {
       AccessKind kind,
       const char* what);
 
-  // The range was freed or handed out anew: earlier accesses do not concern its next owner.
+  // The range was freed or handed out again: earlier accesses do not matter to its next owner.
   void forget(uintptr_t address, size_t size);
 
   bool enabled() const {
@@ -59,7 +59,7 @@ class RaceChecker {
     return reports_;
   }
   void clear_reports();
-  // Not a race, but what a correct program does not do, either.
+  // Reports something that is not a race, but that a correct program does not do either.
   void misused(const char* what);
 
  private:

@@ -10,10 +10,10 @@
 namespace simcuda {
 
 State& state() {
-  // Never destroyed: the queues' threads and torch's own static objects may outlive main().
+  // Never destroyed: the threads of the queues and torch's own static objects may outlive main().
   static State* instance = [] {
-    // A child asks for counts, whatever another thread did at the fork. glibc's recursive mutex
-    // belongs to the parent's thread there: it is made anew.
+    // A child process asks for counts, no matter what another thread did during the fork. In the
+    // child, glibc's recursive mutex still belongs to the parent's thread, so a new one is made.
     pthread_atfork(
         [] { state().mutex.lock(); },
         [] { state().mutex.unlock(); },
@@ -107,7 +107,7 @@ std::vector<Stream*> State::streams_of(int device) {
   return found;
 }
 
-// Orders the stream's next operation after all of the other's work.
+// Orders the stream's next operation after all work of the other one.
 void State::wait_for(Stream& stream, Stream& other) {
   stream.clock.join(other.clock);
   if (!options.async || other.queue->idle())
@@ -148,7 +148,8 @@ VectorClock State::device_clock(int device) {
 std::shared_ptr<Marker> State::record(Stream& stream) {
   begin_operation(stream);
   auto marker = std::make_shared<Marker>(stream.clock, stream.capture, options.query_notready);
-  stream.clock.tick(stream.actor); // what an operator that is under way does next comes after it
+  // So that the next work of an operator that is running is ordered after it.
+  stream.clock.tick(stream.actor);
   stream.queue->push([marker] { marker->complete(); });
   return marker;
 }
@@ -199,7 +200,8 @@ void synchronize(Stream& stream) {
   VectorClock clock;
   {
     const Lock lock(state().mutex);
-    // The legacy stream waits for the blocking ones, and a blocking one for the legacy stream.
+    // The legacy stream waits for the blocking streams, and each of these waits for the legacy
+    // stream.
     state().begin_operation(stream);
     clock = stream.clock;
     stream.clock.tick(stream.actor);

@@ -1,4 +1,4 @@
-// The simulated machine: one object, guarded by one lock.
+// The simulated machine: one object, protected by one lock.
 #pragma once
 
 #include <functional>
@@ -19,12 +19,12 @@
 
 namespace simcuda {
 
-// A CUDA-graph capture in progress. Work of a capture is done at once, not recorded: what can be
-// tested is the state that the program sees and the calls that a capture forbids.
+// A CUDA graph capture in progress. Captured work is executed at once, not recorded. Tests can
+// check the state that the program sees and the calls that a capture forbids.
 struct Capture {
   Stream* origin;
   cudaStreamCaptureMode mode;
-  uintptr_t thread; // where it began
+  uintptr_t thread; // that began the capture
   bool invalidated = false;
 };
 
@@ -32,7 +32,7 @@ class State {
  public:
   State();
 
-  // Hold it while using anything below; never while waiting for a queue.
+  // Hold it while using any of the members below, but never while waiting for a queue.
   std::recursive_mutex mutex;
 
   Gate gate;
@@ -48,7 +48,7 @@ class State {
   std::map<uint64_t, Capture> captures;
   uint64_t next_capture = 1;
 
-  // Handles. A handle that is unknown, or was destroyed, gives nullptr.
+  // Streams and events by handle. A handle that is unknown or was destroyed returns nullptr.
   Stream* stream(cudaStream_t handle);
   Event* event(cudaEvent_t handle);
   Stream* create_stream(int device, unsigned flags, int priority);
@@ -63,16 +63,16 @@ class State {
   }
   std::vector<Stream*> streams_of(int device);
 
-  // Orders a new operation of the stream after what the host has seen and after what the legacy
-  // stream's rules ask for, and starts its step.
+  // Orders a new operation of the stream after everything that the host has seen, and after what
+  // the rules of the legacy stream require. Starts its step.
   void begin_operation(Stream& stream);
-  // Orders the host's next step after the clock.
+  // Orders the host's next step after this clock.
   void host_joins(const VectorClock& clock);
-  // The clock of all the work that the device was given so far.
+  // The clock of all work given to the device so far.
   VectorClock device_clock(int device);
   std::shared_ptr<Marker> record(Stream& stream);
 
-  // Keeps a copy of the text for as long as the process lives.
+  // Keeps a copy of the text until the process ends.
   const char* intern(const std::string& text) {
     return interned_.insert(text).first->c_str();
   }
@@ -90,7 +90,7 @@ class State {
   std::unordered_map<void*, std::unique_ptr<Event>> events_;
   std::map<std::pair<int, uintptr_t>, Stream*> legacy_streams_;
   std::map<std::pair<int, uintptr_t>, Stream*> thread_streams_;
-  size_t special_streams_ = 0; // made by the runtime itself, not by the program
+  size_t special_streams_ = 0; // created by the runtime itself, not by the program
   VectorClock retired_[kMaxDevices]; // work of destroyed streams
   std::set<std::string> interned_;
 };
@@ -99,7 +99,7 @@ State& state();
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-// Per host thread, as in CUDA.
+// The state of a host thread, as in CUDA.
 struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
@@ -110,11 +110,11 @@ uintptr_t this_thread_id();
 
 // Remembers the error for cudaGetLastError() and returns it.
 cudaError_t fail(cudaError_t error);
-// Says on stderr what went wrong, when the test asked for it.
+// Prints the error on stderr if the test asked for it.
 void log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Waits until the work given to the stream, or to the device, so far is done. The host is ordered
-// after it only by synchronize(): draining alone is the simulation's own business.
+// Wait until the work given to the stream or to the device so far is done. Only synchronize() and
+// synchronize_device() order the host after it; draining is internal to the simulation.
 void drain(Stream& stream);
 void drain_device(int device);
 void synchronize(Stream& stream);
@@ -122,7 +122,7 @@ void synchronize_device(int device);
 
 } // namespace simcuda
 
-// Waits while a test holds the call, counts it and returns the error that a test planned for it.
+// Waits if a test holds the call, counts it, and returns the error that a test planned for it.
 #define SIMCUDA_ENTER(api)                                               \
   do {                                                                   \
     ::simcuda::state().gate.pass(api, ::simcuda::this_thread().device);  \
@@ -131,7 +131,7 @@ void synchronize_device(int device);
       return ::simcuda::fail(planned);                                   \
   } while (0)
 
-// The same for the driver and NVRTC, whose errors cudaGetLastError() does not know.
+// The same for the driver and NVRTC, whose errors are not reported by cudaGetLastError().
 #define SIMCUDA_ENTER_DRIVER(api)                                        \
   do {                                                                   \
     ::simcuda::state().gate.pass(api, ::simcuda::this_thread().device);  \

@@ -1,5 +1,5 @@
-// PyTorch 1.x has the CUDA runtime inside some of its libraries, linked statically, where no other
-// library can stand in for it. Each of its functions gets a jump to the simulated one here.
+// In PyTorch 1.x, some libraries contain the CUDA runtime, linked statically, so that no other
+// library can replace it. This writes a jump to the simulated function into each of its functions.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -38,7 +38,7 @@ void write_jump(uintptr_t address, const void* target) {
   mprotect(reinterpret_cast<void*>(first), size, PROT_READ | PROT_EXEC);
 }
 
-// Redirects the runtime's functions that the file's symbol table has; their number.
+// Redirects the runtime's functions that are in the file's symbol table. Returns their number.
 long redirect(const std::string& path, uintptr_t base) {
   std::ifstream file(path, std::ios::binary);
   Elf64_Ehdr header;
@@ -80,8 +80,8 @@ long redirect(const std::string& path, uintptr_t base) {
 } // namespace
 } // namespace simcuda
 
-// Call when torch's libraries are loaded and nothing has used the device. Returns how many
-// functions lead to the simulated device now.
+// Call this when torch's libraries are loaded and nothing has used the device yet. Returns how many
+// functions now lead to the simulated device.
 SIMCUDA_API long simcuda_take_static_calls() {
   long count = 0;
   dl_iterate_phdr(

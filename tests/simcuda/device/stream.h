@@ -1,4 +1,4 @@
-// Streams, events, and the order that they give to work on the device.
+// Streams, events, and how they order work on the device.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class Marker {
   std::chrono::steady_clock::time_point time();
 
   const VectorClock clock;
-  const uint64_t capture; // the capture it was recorded in, 0 = none
+  const uint64_t capture; // the capture in which it was recorded; 0 if none
 
  private:
   std::mutex mutex_;
@@ -44,7 +44,7 @@ struct Event {
   std::shared_ptr<Marker> marker; // of the latest record
 };
 
-// The work of one stream, done at once, or by a thread of its own in asynchronous mode.
+// The work of one stream. It is executed at once, or in asynchronous mode by a separate thread.
 class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
  public:
   WorkQueue(bool async, int delay_us, unsigned seed)
@@ -53,7 +53,7 @@ class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
   void push(std::function<void()> work);
   void wait_until_idle();
   bool idle();
-  void stop(); // ends the thread, once the queue is empty
+  void stop(); // ends the thread when the queue is empty
 
  private:
   void run();
@@ -78,7 +78,7 @@ struct Stream {
         actor(actor),
         queue(std::make_shared<WorkQueue>(async, delay_us, static_cast<unsigned>(actor))) {}
 
-  // Whether the legacy stream of its device waits for it, and it for the legacy stream.
+  // Whether the legacy stream of its device waits for it, and vice versa.
   bool blocking() const {
     return (flags & kStreamNonBlocking) == 0;
   }
@@ -88,7 +88,7 @@ struct Stream {
   const int priority;
   const Actor actor;
   VectorClock clock;
-  uint64_t capture = 0; // the capture it takes part in, 0 = none
+  uint64_t capture = 0; // the capture that it takes part in; 0 if none
   const std::shared_ptr<WorkQueue> queue;
 };
 

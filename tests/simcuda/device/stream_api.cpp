@@ -1,7 +1,7 @@
 // Runtime API: streams and events.
 //
-// Functions that do the same under several names are counted, and made to fail, under the shortest:
-// cudaStreamCreate, cudaEventCreate, cudaEventRecord.
+// Functions that do the same under several names are counted under the shortest name, and faults
+// are planned with it: cudaStreamCreate, cudaEventCreate, cudaEventRecord.
 #include "capture.h"
 #include "state.h"
 

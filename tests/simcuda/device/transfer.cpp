@@ -43,8 +43,8 @@ bool usable(const char* api, const void* pointer, size_t size) {
   return true;
 }
 
-// Pageable memory is not tracked: the call is done with it when it returns. Nor is work that is
-// captured: a GPU would do it when the graph is launched.
+// Pageable memory is not tracked, because the call has finished with it when it returns. Captured
+// work is not tracked either, because a GPU would do it when the graph is launched.
 void track(
     Stream& stream,
     const void* pointer,
@@ -106,7 +106,7 @@ cudaError_t copy(const char* api, const Copy& copy, cudaStream_t handle, bool sy
   char* target = machine.memory.host_view(copy.to);
   const char* source = machine.memory.host_view(copy.from);
   if (from == Place::kPageable && !synchronous && machine.options.async) {
-    // CUDA stages pageable memory before the call returns: the caller may change it at once.
+    // CUDA copies pageable memory before the call returns, so the caller may change it at once.
     auto staged = std::make_shared<std::vector<char>>(copy.width * copy.rows);
     copy_rows(staged->data(), copy.width, source, copy.from_pitch, copy.width, copy.rows);
     stream->queue->push([=] {

@@ -1,4 +1,4 @@
-// Copies and fills: the work that the simulated device really does.
+// Copies and fills: the work that the simulated device actually does.
 #pragma once
 
 #include <cstddef>

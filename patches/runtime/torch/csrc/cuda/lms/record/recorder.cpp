@@ -47,7 +47,7 @@ void Recorder::stop() {
     C10_CUDA_CHECK(cudaEventSynchronize(mark.done.get()));
     float milliseconds = 0;
     C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, marks.front().done.get(), mark.done.get()));
-    // Streams do not end their work in the host's order.
+    // Work of different streams may end in another order than the host issued it.
     events_[mark.event].value =
         milliseconds > 0 ? static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6) : 0;
   }

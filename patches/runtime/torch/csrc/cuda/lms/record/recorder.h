@@ -16,11 +16,12 @@
 
 namespace torch::cuda::lms {
 
-// Records what operators use on one device, for the planner. Under the LMS mutex, with the device
-// current for mark(), stop() and the destructor. While it is off, a call costs one test.
+// Records what operators use on one device, for the planner. Used under the LMS mutex; the device
+// must be current for mark(), stop() and the destructor. While it is off, each call costs one test.
 class Recorder {
  public:
-  // Blocks keep their numbers here. 0 is a block that this recording has not seen yet.
+  // The number of a block in a recording, which is stored in the block. 0 means that this recording
+  // has not seen the block yet.
   struct Number {
     uint32_t value = 0;
     uint32_t recording = 0;
@@ -30,10 +31,10 @@ class Recorder {
     return on_;
   }
 
-  // Forgets the last recording, and begins a new one. start() does nothing while it is on.
+  // Discards the last recording and starts a new one. Does nothing if a recording is on.
   void start();
-  // Ends the recording, and sets the values of the marks. Waits for their work: the caller has
-  // waited for the device before, without the mutex. Throws c10::Error.
+  // Ends the recording and sets the values of the marks. Waits for the events of the marks, so the
+  // caller should already have waited for the device, without the mutex. Throws c10::Error.
   void stop();
 
   const std::vector<TraceEvent>& events() const {
@@ -44,15 +45,15 @@ class Recorder {
     return names_;
   }
 
-  // The uses that follow are those of this operator. `unit` is a number that no other operator has.
+  // The uses that follow are those of this operator. `unit` is unique among the operators.
   void in_operator(uint64_t unit, const char* name);
   void used(Number& block, size_t bytes, bool write);
   void allocated(Number& block, size_t bytes);
   void freed(const Number& block);
   void step();
 
-  // The work that is queued on the stream ends here. Marks that would follow the last one too soon
-  // are left out. Does not throw: without marks a trace has no times.
+  // Marks the end of the work that is queued on the stream. A mark that follows the last one too
+  // soon is left out. Does not throw: without marks, a trace has no times.
   void mark(cudaStream_t stream);
 
  private:

@@ -4,30 +4,31 @@
 
 namespace torch::cuda::lms {
 
-// One event of a trace, in the order in which the host issued the work.
+// One event of a trace. The events are in the order in which the host issued the work.
 struct TraceEvent {
   enum class Kind : uint8_t {
-    // An operator, or an autograd node, begins to use storages. `name` is its name, `value` the
-    // host's time in nanoseconds since the recording began.
+    // An operator or an autograd node starts to use storages. `name` is its name, and `value` is
+    // the host's time in nanoseconds since the start of the recording.
     Operator,
     // A block's storage was allocated. `value` is its size in bytes.
     Allocated,
-    // The block was there before the recording. `value` is its size in bytes.
+    // The block existed before the recording. `value` is its size in bytes.
     Known,
-    // The operator reads the block, or may write it, too. The block stays until the operator ends.
+    // The operator reads the block, or may also write it. The block stays on the device until the
+    // operator ends.
     Read,
     Written,
-    // The block's storage is gone.
+    // The block's storage was freed.
     Freed,
     // An iteration has ended.
     Step,
-    // `value` is the device's time in nanoseconds at which the work before this event was done, on
-    // the stream that was current. It counts from the recording's first mark.
+    // `value` is the device's time, in nanoseconds since the recording's first mark, at which the
+    // work before this event was done on the stream that was current.
     Mark,
   };
 
   uint64_t value = 0;
-  uint32_t block = 0; // its number in the trace; 0 where the event is not about a block
+  uint32_t block = 0; // its number in the trace; 0 if the event is not about a block
   uint16_t name = 0; // an index of the trace's names
   Kind kind = Kind::Step;
   uint8_t unused = 0;
