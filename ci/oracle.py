@@ -74,7 +74,7 @@ class Outcome(str, enum.Enum):
     PASSED = "pass"
     SKIPPED = "skip"
     FAILED = "fail"
-    VIOLATED = "violation"  # a storage was given up whose host copy was another
+    VIOLATED = "violation"  # a storage was given up with a wrong host copy
     CRASHED = "crash"
     LATE = "timeout"
 

@@ -94,7 +94,7 @@ def test_one_operator_is_too_large():
     parts = [managed(pattern(4, start=i)) for i in range(2)]
     whole = torch.cat(parts)
     assert size_of(whole) == 8 * MIB
-    assert "Operators that ran at once used" in explain()
+    assert "Operators that ran at the same time used" in explain()
 
 
 def test_host_limit():

@@ -448,7 +448,7 @@ def make_no_kernels(device, api, error):
         x.add_(1)
         torch.cuda.reclaim_inactive()
     moved, calls = not torch.cuda.lms.is_resident(x), device.count(api)
-    why = "Writes that no operator shows cannot be told" in torch.cuda.lms.explain()
+    why = "LMS cannot detect writes that no operator reports" in torch.cuda.lms.explain()
     device.clear_faults()
     equal = torch.equal(x.cpu(), torch.arange(2, (1 << 18) + 2, dtype=torch.int32))
     return {"moved": moved, "called": calls > 0, "equal": equal, "races": device.races()}, why

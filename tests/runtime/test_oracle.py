@@ -12,7 +12,7 @@ from conftest import ON_HARDWARE
 from cxx import HERE
 
 FOUND = 86
-LINE = "LMS oracle: 1 storages were given up whose host copy was another"
+LINE = "LMS oracle: 1 storages were given up with a wrong host copy"
 
 # clean() is a tensor whose host copy is true; spoil() writes it as no operator does.
 PROGRAM = """\

@@ -101,10 +101,10 @@ def test_it_is_counted():
     evict()
     torch.cuda.synchronize()
     assert stat("release_caught") == 1
-    assert "where no operator showed it" in torch.cuda.lms.explain()
+    assert "no operator had reported it" in torch.cuda.lms.explain()
     torch.cuda.reset_accumulated_memory_stats()
     assert stat("release_caught") == 0
-    assert "where no operator showed it" not in torch.cuda.lms.explain()
+    assert "no operator had reported it" not in torch.cuda.lms.explain()
     managed(y)
     write_unseen(y, resident_source(8))
     evict()

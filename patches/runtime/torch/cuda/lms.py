@@ -158,7 +158,7 @@ def _size(value, name):
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError("{} must be an int (bytes), not {}".format(name, type(value).__name__))
     if value < 0:
-        raise ValueError("{} must not be negative, and is {}".format(name, value))
+        raise ValueError("{} must not be negative, but is {}".format(name, value))
     return value
 
 
@@ -438,10 +438,10 @@ _recorded = set()  # devices
 
 
 def step():
-    r"""Says that an iteration ends here, for ``record()``.
+    r"""Marks the end of an iteration, for ``record()``.
 
-    Not needed in a training loop: ``record()`` sees the steps of optimizers. Call
-    it in loops without an optimizer. Does nothing if nothing is recorded.
+    Not needed in a training loop: ``record()`` detects optimizer steps. Call it
+    in loops without an optimizer. Does nothing if nothing is recorded.
     """
     if _recorded:
         _check(_library.lms_step())
@@ -1084,16 +1084,16 @@ def explain(device=None):
             )
     if not values["lms.watching"]:
         found.append(
-            "LMS only counts operators yet. It looks at what they use from when a twentieth of the "
-            "limit is in use, or a limit is set."
+            "LMS does not track what operators use yet. It starts when a twentieth of the limit is "
+            "in use, or when a limit is set."
         )
     # Old releases have no CUDA graphs.
     if getattr(torch.cuda, "is_current_stream_capturing", bool)():
-        found.append("A CUDA graph is being captured: nothing moves meanwhile.")
+        found.append("A CUDA graph is being captured: LMS moves nothing until the capture ends.")
     if used > 0 and (used - resident) * 2 > used:
         found.append(
             "{} of {} in use are not managed: storages below {} (set_size_lms), storages that no "
-            "operator has used since LMS looks at them, and memory of CUDA graphs and "
+            "operator has used since LMS started to track them, and memory of CUDA graphs and "
             "pools.".format(_words(used - resident), _words(used), _words(_settings["size"]))
         )
     if held > 0 and held * 2 > resident:
@@ -1105,42 +1105,40 @@ def explain(device=None):
             )
         if held > hooks:
             why_held.append(
-                "addresses were handed out (data_ptr(), DLPack, CUDA graphs, exclude(), resident())"
+                "their addresses were exported (data_ptr(), DLPack, CUDA graphs), or exclude() or "
+                "resident() holds them"
             )
         found.append(
-            "{} of {} managed on the GPU are held there, because {}; release() ends that.".format(
-                _words(held), _words(resident), ", and ".join(why_held)
-            )
+            "{} of {} managed on the GPU are held there, because {}. release() allows LMS to page "
+            "them out.".format(_words(held), _words(resident), ", and ".join(why_held))
         )
     if values["lms.over_limit_count"]:
         found.append(
-            "The limit gave way {} times, by {} at most: what running operators use at once, and "
-            "what cannot be paged out, needed more.".format(
+            "The limit gave way {} times, by at most {}: running operators, and memory that cannot "
+            "be paged out, needed more.".format(
                 values["lms.over_limit_count"], _words(values["lms.over_limit_bytes_peak"])
             )
         )
     if values["pinned_bytes.all.peak"] * 10 > limit * 8:
         found.append(
-            "Operators that ran at once used {} together, and the limit is {}: what one operator "
-            "uses has to fit. Use smaller batches, or foreach=False in an optimizer.".format(
-                _words(values["pinned_bytes.all.peak"]), _words(limit)
-            )
+            "Operators that ran at the same time used {} together, and the limit is {}. What one "
+            "operator uses has to fit: use smaller batches, or foreach=False in an "
+            "optimizer.".format(_words(values["pinned_bytes.all.peak"]), _words(limit))
         )
     why = ctypes.c_char_p()
     _check(_library.lms_checks(_index(device), ctypes.byref(why)))
     if why.value and values["reclaimed"]:
         found.append(
-            "Writes that no operator shows cannot be told from none ({}): everything that is paged "
-            "out is copied, behind all that is queued, which takes longer.".format(
+            "LMS cannot detect writes that no operator reports ({}). Therefore it copies "
+            "everything that it pages out, after all queued work, which takes longer.".format(
                 why.value.decode("utf-8", "replace")
             )
         )
     if values["lms.release_caught"]:
         found.append(
-            "{} times a tensor that was paged out had been written where no operator showed it. "
-            "Nothing was lost; torch.cuda.lms.wrap() is for the code that does so.".format(
-                values["lms.release_caught"]
-            )
+            "{} times, a tensor that was paged out had been written, and no operator had reported "
+            "it. Nothing was lost. Call the code that does so through "
+            "torch.cuda.lms.wrap().".format(values["lms.release_caught"])
         )
     host_limit = _settings["host_limit"]
     pinned = sum(
@@ -1148,7 +1146,7 @@ def explain(device=None):
     )
     if host_limit and pressure and (not values["reclaimed"] or pinned * 10 >= host_limit * 9):
         found.append(
-            "Host memory may be what is missing: {} are pinned, and set_host_limit_lms allows "
+            "There may be too little host memory: {} are pinned, and set_host_limit_lms allows "
             "{}.".format(_words(pinned), _words(host_limit))
         )
     return "\n".join(found)
@@ -1303,7 +1301,7 @@ class _Oracle:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.flush()
-        text = "LMS oracle: {} storages were given up whose host copy was another\n".format(found)
+        text = "LMS oracle: {} storages were given up with a wrong host copy\n".format(found)
         os.write(2, text.encode())
         # The only way to change the exit code here.
         os._exit(self.EXIT_CODE)

@@ -22,8 +22,8 @@ namespace {
 [[noreturn]] void lack(const char* name) {
   std::fprintf(
       stderr,
-      "LMS: libc10_cuda.so has no %s: it is not the one that this build of PyTorch was made for. "
-      "Install the wheel again.\n",
+      "LMS: libc10_cuda.so has no %s, so it is from another build of PyTorch. Reinstall the "
+      "wheel.\n",
       name);
   std::abort();
 }

@@ -150,8 +150,8 @@ seam::Hooks hooks() {
 
 compat::cca::CUDAAllocator* Tier::install() {
   constexpr const char* kTooLate =
-      "LMS has to be in place before PyTorch's libraries are loaded, and is not: `import torch` "
-      "has to be what loads them first, and not another library or LD_PRELOAD.";
+      "LMS has to be loaded before PyTorch's libraries, but they were loaded first. Let "
+      "`import torch` load them, and not another library or LD_PRELOAD.";
   seam::Seam* const seam = compat::find_seam();
   TORCH_CHECK(seam, kTooLate);
   auto* const allocator = new compat::cca::CUDAAllocator(*seam);

@@ -83,7 +83,7 @@ void Checker::load() {
   C10_CUDA_CHECK(
       cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, device_));
   TORCH_CHECK(
-      same_address != 0, "LMS: this GPU cannot write registered host memory by its own address");
+      same_address != 0, "LMS: this GPU cannot use registered host memory at its host address");
   multiprocessors_ = static_cast<unsigned>(std::max(multiprocessors, 1));
   changed_ = zeroed_counts(1);
   auto module = std::make_unique<Module>(checksum::kSource);
@@ -94,7 +94,7 @@ void Checker::load() {
 }
 
 void Checker::require() {
-  TORCH_CHECK(available(), "LMS: there is no release check on this GPU: ", why_);
+  TORCH_CHECK(available(), "LMS: the release check is not available on this GPU: ", why_);
 }
 
 Checker::Slot Checker::take() {

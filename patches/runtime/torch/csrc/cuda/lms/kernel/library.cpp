@@ -51,7 +51,7 @@ class Search {
     optional(function, name);
     TORCH_CHECK(
         function != nullptr,
-        "LMS: no library of this system has ",
+        "LMS: no library on this system provides ",
         name,
         "()",
         error_.empty() ? "" : ": ",

@@ -39,7 +39,7 @@ struct Target {
 Target target(const Library& library, int capability) {
   TORCH_CHECK(
       capability >= kOldest,
-      "LMS: its kernels need compute capability 7.0, and this GPU has ",
+      "LMS: the kernels need compute capability 7.0 or later, but this GPU has ",
       capability / 10,
       ".",
       capability % 10);

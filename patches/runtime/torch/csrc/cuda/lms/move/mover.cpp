@@ -388,12 +388,12 @@ void Mover::report_caught() {
   const auto found = users_.find(checker_.last_caught());
   const char* const user = found == users_.end() ? nullptr : found->second;
   TORCH_WARN_ONCE(
-      "Large Model Support (LMS): memory was written where no operator showed it",
-      user ? ", last used by " : "",
+      "Large Model Support (LMS): memory was written, and no operator reported it",
+      user ? ". It was last used by " : "",
       user ? user : "",
-      ". Nothing is lost, because LMS compares what it pages out. Code that also reads such memory "
-      "finds it only while it is on the GPU: call it through torch.cuda.lms.wrap(). This is said "
-      "once; torch.cuda.lms.stats()[\"release_caught\"] counts.");
+      ". Nothing is lost, because LMS compares what it pages out. But code that also reads such "
+      "memory works only while the memory is on the GPU: call it through torch.cuda.lms.wrap(). "
+      "This warning is shown once; torch.cuda.lms.stats()[\"release_caught\"] counts all cases.");
 }
 
 // ---- page-in ----

@@ -178,10 +178,10 @@ void Room::fetch(Block& block, bool captured) {
       !captured,
       "LMS: a storage of ",
       block.size,
-      " bytes is in host memory while a CUDA graph is captured, where nothing can be paged in. "
+      " bytes is in host memory, and nothing can be paged in while a CUDA graph is captured. "
       "Hold it with torch.cuda.lms.resident(...) before the capture, or capture with LMS off.");
   constexpr const char* kGone =
-      "LMS: the memory of a paged-out storage was given to another one (set_data_ptr)";
+      "LMS: the memory of a paged-out storage was moved to another storage (set_data_ptr)";
   auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
   TORCH_CHECK(storage && Registry::block_of(*storage) == &block, kGone);
   const c10::cuda::CUDAGuard guard(device_);
@@ -543,10 +543,10 @@ void Room::went_on(size_t bytes, const char* op) {
       op ? op : "an operator",
       " went on without ",
       mib(static_cast<int64_t>(bytes)),
-      " that it asked for, and may have used another algorithm, whose results can differ in their"
-      " last bits. What is free lies in pieces, or the limit is too low for it: try the allocator's"
-      " setting expandable_segments:True, or a higher limit. This is said once;"
-      " torch.cuda.lms.stats()[\"out_of_memory_caught\"] counts.");
+      " that it requested. It may have used another algorithm, whose results can differ in the last"
+      " bits. Free memory is fragmented, or the limit is too low: try the allocator's setting"
+      " expandable_segments:True, or a higher limit. This warning is shown once;"
+      " torch.cuda.lms.stats()[\"out_of_memory_caught\"] counts all cases.");
 }
 
 void Room::operator_failed(const char* op) {
@@ -577,12 +577,12 @@ void Room::operator_failed(const char* op) {
         op ? op : "an operator",
         " failed while the device had ",
         mib(static_cast<int64_t>(free)),
-        " free for what is not PyTorch's memory, such as the handles and kernels of cuBLAS, cuDNN"
-        " and NCCL. ",
-        more ? "LMS has made room for them: what failed can be tried again, with "
-             : "LMS could not make room for them, and there are still ",
+        " free for memory that is not PyTorch's, such as handles and kernels of cuBLAS, cuDNN and"
+        " NCCL. ",
+        more ? "LMS has made room for them, so the operation can be tried again. Now "
+             : "LMS could not make room for them. Still ",
         mib(static_cast<int64_t>(now)),
-        " free.");
+        " are free.");
   } catch (const std::exception&) {
     (void)cudaGetLastError(); // the error of the operator itself is more useful
   }
@@ -598,13 +598,13 @@ std::string Room::account(size_t bytes, const char* op) const {
   }
   text << mib(static_cast<int64_t>(bytes)) << "; limit "
        << mib(static_cast<int64_t>(limit_.known())) << (settings_.limit ? "" : " (automatic)")
-       << ", resident " << mib(stats_.resident_bytes.current) << ", of these pinned by operators "
+       << ", resident " << mib(stats_.resident_bytes.current) << ", of which pinned by operators "
        << mib(stats_.pinned_bytes.stats[0].current) << " and held "
        << mib(stats_.held_bytes.current) << ", paged out " << mib(stats_.paged_out_bytes.current)
        << ", host memory " << mib(mover_.arena().pinned().current) << '.';
   if (!attention_.settled()) {
-    text << " Nothing is paged out until the operators have ended that began before LMS had to"
-            " look at them.";
+    text << " LMS has just started to watch operators, and pages nothing out until those that"
+            " began before have ended.";
   }
   if (!mover_.trouble().empty()) {
     text << " The last page-out failed: " << mover_.trouble();

@@ -8,7 +8,7 @@ compat::cca::CUDAAllocator* Tier::install() {
   compat::cca::CUDAAllocator* const allocator = compat::cca::get();
   TORCH_CHECK(
       allocator && allocator->name() == "native",
-      "LMS needs PyTorch's native CUDA caching allocator, and the one in use is ",
+      "LMS needs PyTorch's native CUDA caching allocator, but the one in use is ",
       allocator ? allocator->name() : "none",
       ". Unset PYTORCH_CUDA_ALLOC_CONF=backend:... and do not change the current allocator.");
   // Never destroyed, because storages keep pointers to their allocator.
