@@ -44,7 +44,7 @@ DEFINES = ("NDEBUG", "USE_CUDA", "C10_CUDA_BUILD_MAIN_LIB", "C10_CUDA_NO_CMAKE_C
 
 
 class StandIn:
-    """Assembles the wheel; as sysroot.make and find_compiler raise."""
+    """Assembles the wheel. Raises what sysroot.make and find_compiler raise."""
 
     def __init__(self, architecture: str) -> None:
         self.architecture = architecture
@@ -71,7 +71,7 @@ class StandIn:
         self.cuda_headers = [path for root in self.cuda for path in root.glob("nvidia/*/include")]
 
     def write(self, out: Path) -> Path:
-        """The wheel's path; made when it is not there."""
+        """Returns the wheel's path. Makes the wheel if it is not there."""
         version = self.tag.version
         name = f"torch-{version}-{self.python_tag}-{self.python_tag}-linux_{self.architecture}.whl"
         path = out / name
@@ -104,7 +104,7 @@ class StandIn:
         for top in ("ATen", "c10", "caffe2", "torch"):
             for path in sorted((headers / top).rglob("*.h")):
                 yield f"torch/include/{path.relative_to(headers)}", path.read_bytes()
-        # What a build with CUDA generates.
+        # A file that a build with CUDA generates.
         generated = "torch/include/c10/cuda/impl/cuda_cmake_macros.h"
         yield generated, b"#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n"
         for name in LIBRARIES:

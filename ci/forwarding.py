@@ -40,7 +40,7 @@ DATA = Path(__file__).with_name("allocator.toml")
 HEADER = ROOT / "patches/runtime/torch/csrc/cuda/lms/compat/forwarding.h"
 CLASS = "CUDAAllocator"
 
-# What upstream's names are called in the runtime's namespace compat.
+# Upstream's names, and their names in the runtime's namespace compat.
 NAMES = {
     "AllocatorState": "cca::AllocatorState",
     "AllocatorTraceTracker": "cca::AllocatorTraceTracker",
@@ -64,7 +64,7 @@ NAMES = {
 }
 BUILT_IN = {"bool", "char", "const", "cudaError_t", "cudaStream_t", "double", "float", "int"}
 BUILT_IN |= {"int64_t", "long", "size_t", "uint64_t", "unsigned", "void"}
-# What upstream's releases do not always name, by its type here.
+# Names for parameters that some releases leave unnamed, by their types.
 PARAMETERS = {
     "c10::DeviceIndex": "device",
     "MempoolId": "mempool_id",
@@ -72,7 +72,7 @@ PARAMETERS = {
     "const std::string&": "metadata",
     "c10::DataPtr": "ptr",
 }
-# Function objects: worth a move, as is what std:: owns.
+# Function objects. They are moved, as objects of std:: are.
 OBSERVERS = {
     "cca::AllocatorTraceTracker",
     "cca::OomRejectionObserver",
@@ -230,7 +230,7 @@ def _method(text: str) -> Method:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside of brackets."""
+    """Splits at the commas that are not in brackets."""
     parts, depth = [""], 0
     for char in text:
         depth += (char in "(<{[") - (char in ")>}]")
@@ -242,7 +242,7 @@ def _split(text: str) -> list[str]:
 
 
 def _parameter(text: str) -> tuple[str, str]:
-    """A parameter's type, and its name or ""."""
+    """A parameter's type and name. The name is "" if there is none."""
     text = re.sub(r"\s*=.*", "", text)
     found = re.fullmatch(r"(.*[\s&*>])(\w+)", text)
     if found and found[2] not in BUILT_IN and found[1].strip() != "const":
@@ -251,7 +251,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def _called(kind: str) -> str:
-    """A type by its names in the runtime."""
+    """A type, with the names that the runtime uses."""
 
     def called(found: re.Match[str]) -> str:
         name = found[0]
@@ -266,7 +266,7 @@ def _called(kind: str) -> str:
 
 
 def load() -> tuple[list[int], dict[Method, list[int]]]:
-    """The minor versions that are known, and those that have each method."""
+    """The known minor versions, and for each method those that have it."""
     document = tomllib.loads(DATA.read_text("utf-8"))
     known = document["minors"]
     methods: dict[Method, list[int]] = {}
@@ -280,7 +280,7 @@ def load() -> tuple[list[int], dict[Method, list[int]]]:
 def merge(
     minors: list[int], methods: dict[Method, list[int]], read: Mapping[int, list[Method]]
 ) -> tuple[list[int], dict[Method, list[int]]]:
-    """What is known, but of the releases that were read what was read."""
+    """What was known before, replaced by what was read for the releases that were read."""
     known = sorted({*minors, *read})
     merged = {method: [m for m in have if m not in read] for method, have in methods.items()}
     names = {method: method.parameters for method in methods}
@@ -308,7 +308,7 @@ def _fallback(kind: str) -> str:
 
 
 def runs(known: list[int], have: list[int]) -> Iterable[tuple[int, int]]:
-    """The first and last of each row of releases, one after the other, that have a method."""
+    """The first and last release of each consecutive range of releases that have a method."""
     for _, row in groupby(have, key=lambda minor: known.index(minor) - have.index(minor)):
         minors = list(row)
         yield minors[0], minors[-1]
@@ -316,7 +316,7 @@ def runs(known: list[int], have: list[int]) -> Iterable[tuple[int, int]]:
 
 def spans(known: list[int], methods: Mapping[Method, list[int]]) -> list[tuple[int, int, Method]]:
     found = [(*run, method) for method, have in methods.items() for run in runs(known, have)]
-    # What every release has comes first; within a group by name.
+    # Methods of all releases come first. Each group is sorted by name.
     return sorted(
         found,
         key=lambda row: (row[0], -row[1], row[2].name.lower(), not row[2].inherited, row[2].types),
@@ -370,8 +370,8 @@ def read_wheel(wheel: zipfile.ZipFile) -> list[Method]:
 
 
 def read_tag(tag: Tag) -> list[Method]:
-    """Of a tag's official wheel, of which only the headers are fetched. Raises NotUnderstood."""
-    # pip's own reader by ranges: the user's index, proxy and certificates count.
+    """The methods in a tag's official wheel. Fetches only its headers. Raises NotUnderstood."""
+    # pip's own reader of ranges, so that the user's index, proxy and certificates are used.
     from pip._internal.network.lazy_wheel import LazyZipOverHTTP
     from pip._internal.network.session import PipSession
 

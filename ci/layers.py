@@ -46,7 +46,7 @@ def trees() -> dict[str, dict[str, str]]:
 
 
 def check(files: Mapping[str, str], layers: Sequence[str]) -> list[str]:
-    """What is wrong, one line each, sorted.
+    """The mistakes, one line each, sorted.
 
     ``files`` has the texts by path, the layer's folder first; those in no folder are above all.
     """
@@ -66,7 +66,7 @@ def check(files: Mapping[str, str], layers: Sequence[str]) -> list[str]:
 
 
 def check_all() -> set[str]:
-    """What is wrong with the project's runtime; the name of a variant before what it alone has."""
+    """The mistakes in the project's runtime. Those of one variant begin with its name."""
     found = {name: check(files, order()) for name, files in trees().items()}
     shared = set(found["runtime"])
     return shared | {
@@ -75,7 +75,7 @@ def check_all() -> set[str]:
 
 
 def _layer(path: str) -> str:
-    """The first folder of a path; "" without one."""
+    """The first folder of a path, or "" if there is none."""
     return path.partition("/")[0] if "/" in path else ""
 
 
@@ -93,7 +93,7 @@ def _included(path: str, text: str) -> Iterator[str]:
 
 
 def circles(graph: Mapping[str, Collection[str]]) -> set[tuple[str, ...]]:
-    """One way around for each group of files that name each other, from its first file."""
+    """One circle for each group of files that include each other, from the group's first file."""
     found: set[tuple[str, ...]] = set()
     placed: set[str] = set()
     for start in sorted(graph):
@@ -104,7 +104,7 @@ def circles(graph: Mapping[str, Collection[str]]) -> set[tuple[str, ...]]:
 
 
 def _way_back(start: str, graph: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """The shortest way from a file to itself; empty when there is none."""
+    """The shortest path from a file to itself. Empty if there is none."""
     ways, seen = [(start,)], {start}
     for way in ways:
         for target in sorted(graph.get(way[-1], ())):

@@ -56,7 +56,7 @@ LINES = 15  # of what a process that died wrote
 
 
 class OracleError(Exception):
-    """The tests cannot be run; the message says why."""
+    """The tests cannot be run. The message says why."""
 
 
 class Mode(enum.Enum):
@@ -64,12 +64,12 @@ class Mode(enum.Enum):
     ORACLE = "the oracle"
 
 
-# Everything is paged out and in all the time.
+# All tensors are paged out and in again and again.
 PATIENCE = {Mode.OFF: 1, Mode.ORACLE: 2}
 
 
 class Outcome(str, enum.Enum):
-    """What became of a test."""
+    """The outcome of a test."""
 
     PASSED = "pass"
     SKIPPED = "skip"
@@ -139,7 +139,7 @@ def quoted(text: str) -> str:
 
 
 class TestFile:
-    """A file of tests for pytest, and the interpreter and environment that run it."""
+    """A test file for pytest, with the interpreter and the environment that run it."""
 
     __test__ = False  # pytest takes it for one of its own
 
@@ -152,7 +152,7 @@ class TestFile:
         }
 
     def names(self) -> list[str]:
-        """Of all its tests. Raises OracleError."""
+        """The names of all its tests. Raises OracleError."""
         with Process(self, None) as process:
             while process.running() and process.idle() < START_SECONDS:
                 pass
@@ -162,20 +162,20 @@ class TestFile:
             raise OracleError(f"{self.path.name} cannot be collected:\n{process.output()}")
 
     def run(self, names: Sequence[str], limit_seconds: float) -> Results:
-        """Every test's result; each may take so many seconds. Raises OracleError."""
+        """The result of each test. A test may take this many seconds. Raises OracleError."""
         results: Results = {}
         while left := [name for name in names if name not in results]:
             results |= self._run_some(left, limit_seconds)
         return {name: results[name] for name in names}
 
     def _run_some(self, names: Sequence[str], limit_seconds: float) -> Results:
-        """At least the first test's result: a process that dies is one test's result, too."""
+        """The result of the first test at least. If the process dies, this is a result, too."""
         results: Results = {}
         with Process(self, names) as process:
             begun = None
             alive = True
             while alive or begun is not None:
-                # In this order: what it wrote before it died counts.
+                # In this order, because what it wrote before it died counts.
                 alive = process.running()
                 for event in process.events():
                     if "begun" in event:
@@ -199,7 +199,7 @@ class TestFile:
 
 
 class Process:
-    """pytest in a process of its own, which tells what it does by the plugin's events."""
+    """pytest in a process of its own. It reports what it does through the plugin's events."""
 
     def __init__(self, file: TestFile, names: Sequence[str] | None) -> None:
         self._file = file
@@ -217,10 +217,10 @@ class Process:
             environment["ORACLE_TESTS"] = str(folder / "tests")
             Path(environment["ORACLE_TESTS"]).write_text("\n".join(self._names), "utf-8")
         self._events = self._stack.enter_context(events.open(encoding="utf-8"))
-        # Nothing of the folder's but the file itself: neither a conftest nor a configuration.
+        # Only the file itself: no conftest and no configuration of its folder.
         pytest = ["-m", "pytest", "-q", "--tb=short", "-p", "oracle_plugin", "--noconftest"]
         where = ["-c", os.devnull, "--rootdir", ".", self._file.path.name]
-        # Its handler takes the log records that tests read or expect nobody to format.
+        # Its handler would take log records that tests read, or that must not be formatted.
         without = ["-p", "no:cacheprovider", "-p", "no:logging"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -237,14 +237,14 @@ class Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # With what the tests have started.
+        # Together with the processes that the tests have started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._stack.close()
 
     def running(self) -> bool:
-        """Whether it still runs; waits for a moment."""
+        """Waits for a moment, and returns whether it still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(POLL_SECONDS)
         return self._process.returncode is None
@@ -261,7 +261,7 @@ class Process:
         return time.monotonic() - self._last
 
     def output(self) -> str:
-        """What it printed at last: of a crash its beginning, and else the end."""
+        """The end of its output, or the beginning of a crash report."""
         text = self._log.read_text("utf-8", "replace")
         _, crash, rest = text.rpartition("Fatal Python error")
         if crash:
@@ -273,19 +273,19 @@ class Process:
 
 
 def choose(names: Sequence[str], every: int, words: Sequence[str]) -> list[str]:
-    """Every so manieth test, counted from the first; of these, those with one of the words."""
+    """Every N-th test, counted from the first, if it contains one of the words."""
     return [name for name in names[::every] if not words or any(word in name for word in words)]
 
 
 def kind(text: str) -> str:
-    """One line for a failure: the last one that names an error, without what changes by run."""
+    """One line for a failure: the last that names an error, without what differs between runs."""
     lines = [line.lstrip("E ").strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
     return (named or lines or [""])[-1][:100]
 
 
 def differences(off: Results, oracle: Results, expected: Expected) -> list[str]:
-    """What the oracle changed without a reason that is known, as text."""
+    """The differences that the oracle made without a known reason, as text."""
     found = []
     if len(oracle) >= ENOUGH and not any(result.page_outs for result in oracle.values()):
         found.append("the oracle paged nothing out: nothing was tested")
@@ -317,7 +317,7 @@ def surprises(off: Results, expected: Expected, names: Sequence[str]) -> list[st
 
 
 def record(off: Results, expected: Expected, every: int) -> Expected:
-    """What is to be expected from now on."""
+    """The results to be expected from now on."""
     failures = {
         name: f"{result.outcome.value}: {kind(result.text)}"
         if result.outcome is Outcome.FAILED
@@ -333,7 +333,7 @@ def indent(text: str) -> str:
 
 
 def summary(results: Results) -> str:
-    """How many of each outcome."""
+    """The number of tests with each outcome."""
     outcomes = [result.outcome for result in results.values()]
     return ", ".join(
         f"{outcomes.count(outcome)} {outcome.value}" for outcome in Outcome if outcome in outcomes
@@ -344,7 +344,7 @@ def summary(results: Results) -> str:
 
 
 def environment(mode: Mode) -> dict[str, str]:
-    """For tests that run on the simulated device."""
+    """The environment of tests that run on the simulated device."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTORCH_"))}
     made = {
         **inherited,
@@ -382,7 +382,7 @@ def fetch_tests(into: Path) -> Path:
 
 
 def check_file(path: Path, python: str, options: argparse.Namespace) -> list[str]:
-    """Runs one file twice; what is wrong, as text. Raises OracleError."""
+    """Runs one file twice, and returns the differences as text. Raises OracleError."""
     data = EXPECTED / RELEASE / f"{path.stem}.toml"
     expected = Expected.load(data)
     every = options.sample or expected.every
@@ -448,7 +448,9 @@ def main(arguments: Iterable[str]) -> int:
     parser.add_argument("--limit", type=float, default=180, metavar="SECONDS", help="for each test")
     parser.add_argument("--record", action="store_true", help="write what fails with LMS off")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="keep every test's result")
-    parser.add_argument("--python", help="an interpreter with everything, instead of a new one")
+    parser.add_argument(
+        "--python", help="an interpreter that has all packages, instead of a new environment"
+    )
     options = parser.parse_args(list(arguments))
     if options.record and options.words:
         parser.error("only a whole sample can be recorded")

@@ -57,12 +57,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import debian_source
 
 ROOT = Path(__file__).resolve().parent.parent
-# What is declared of libraries whose headers PyPI has not, for the releases before 2.0.
+# Declarations for libraries whose headers are not on PyPI, for releases before 2.0.
 SHIM = ROOT / "tests" / "v1" / "cuda_shim"
 DEBIAN_SUITES = ("bookworm", "trixie")
 
 ATEN = "aten/src/ATen"
-# As cmake/Codegen.cmake calls it; THNN.h is gone from 1.5 on.
+# As cmake/Codegen.cmake calls it. Since 1.5 there is no THNN.h.
 GENERATOR_INPUTS = (
     f"{ATEN}/Declarations.cwrap",
     "aten/src/THNN/generic/THNN.h",
@@ -72,11 +72,11 @@ GENERATOR_INPUTS = (
 )
 # Where a tree's own headers are included from, the innermost first.
 INCLUDE_ROOTS = ("torch/csrc/api/include", "torch/lib", "aten/src", "")
-# Where the wheel has them; TH and THC include their neighbours by their bare names.
+# Where the wheel has them. TH and THC include files of their own folder by name only.
 WHEEL_ROOTS = ("", "TH", "THC", "torch/csrc/api/include")
 # Where submodules have theirs, if the checkout has submodules.
 THIRD_PARTY = ("*", "*/include", "*/src", "*/*/include")
-# Folders of what a build takes otherwise or not at all: a generator's input, ROCm's, tests.
+# Folders that a build does not compile as they are: a generator's input, ROCm, tests.
 NOT_BUILT = {"templates", "hip", "test"}
 
 SOURCES = (".cpp", ".cc", ".cxx")
@@ -88,7 +88,7 @@ _ERROR = re.compile(r"^.*?:\d+:(?:\d+:)? (?:fatal )?error: .*$", re.MULTILINE)
 
 
 class Unable(Exception):
-    """Nothing can be checked; the message says why."""
+    """Nothing can be checked. The message says why."""
 
 
 class Kind(enum.Enum):
@@ -102,7 +102,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What became of one file.
+    """The outcome for one file.
 
     Attributes:
         path: in the tree.
@@ -129,7 +129,7 @@ class Row:
 
     @property
     def unchecked(self) -> bool:
-        """Whether upstream's own does not compile here, and so proves nothing."""
+        """Whether upstream's own file does not compile here, so that nothing can be concluded."""
         return bool(self.before)
 
     @property
@@ -145,7 +145,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """What the trees are compiled against.
+    """The headers that the trees are compiled against.
 
     Attributes:
         include: the official wheel's headers; None for none.
@@ -160,7 +160,7 @@ class Against:
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What the compiler said of a file: its first errors, and the files that it read."""
+    """The compiler's first errors for a file, and the files that it read."""
 
     errors: tuple[str, ...]
     files: frozenset[str]
@@ -187,7 +187,7 @@ class Tree:
                 "-DUSE_CUDA",
                 *extra,
                 *self._includes(),
-                # Upstream's warnings are not ours.
+                # Warnings in upstream's code are no concern here.
                 "-w",
                 "-fsyntax-only",
                 *("-MD", "-MT", "x", "-MF", str(needed)),
@@ -196,7 +196,7 @@ class Tree:
             done = subprocess.run(
                 command,
                 cwd=self.root,
-                # _ERROR is in English.
+                # _ERROR matches English messages.
                 env={**os.environ, "LC_ALL": "C"},
                 capture_output=True,
                 text=True,
@@ -211,14 +211,14 @@ class Tree:
         )
 
     def compile_header(self, path: str) -> Compiled:
-        """A file of one line that includes it, as its users do."""
+        """A file of one line that includes the header, as its users do."""
         with tempfile.TemporaryDirectory() as folder:
             unit = Path(folder, "unit.cpp")
             unit.write_text(f"#include <{_included_as(path)}>\n", "utf-8")
             return self.compile(unit)
 
     def compile_added(self, path: str) -> Compiled:
-        """A file of the patches' own; the runtime's have options of their own."""
+        """A file that the patches add. Those of the runtime have options of their own."""
         if not path.startswith(f"{RUNTIME_SOURCES}/"):
             return self.compile(self.root / path)
         build = self.root / RUNTIME_SOURCES / "lms.cmake"
@@ -235,7 +235,7 @@ class Tree:
         return tuple(text.splitlines())
 
     def _standard(self) -> int:
-        """The C++ that the release is written in, where the runtime may be newer."""
+        """The C++ standard of the release. The runtime may use a newer one."""
         for name in ("CMakeLists.txt", "c10/CMakeLists.txt"):
             path = self.root / name
             found = _STANDARD.search(path.read_text("utf-8")) if path.is_file() else None
@@ -246,26 +246,26 @@ class Tree:
     def _includes(self) -> Iterator[str]:
         if self.generated:
             yield f"-I{self.generated}"
-        # The tree's own come first, so that a hook's header is found, and not the wheel's.
+        # The tree's own folders come first, so that a hook's header is found before the wheel's.
         for name in reversed(INCLUDE_ROOTS):
             yield f"-I{self.root / name}"
         wheel = self._against.include
         official = [wheel / name for name in WHEEL_ROOTS] if wheel else []
         for folder in (*official, *self._against.cuda):
             yield from ("-isystem", str(folder))
-        # Only for what nobody else has: a submodule may bring headers of a system's library.
+        # Last, because a submodule may contain headers of a library of the system.
         for folder in (*third_party(self.root), *self._against.others, SHIM):
             yield from ("-idirafter", str(folder))
 
 
 def _included_as(path: str) -> str:
-    """What a header of the tree is called in #include."""
+    """The name of a header of the tree in #include."""
     (root, *_) = [root for root in INCLUDE_ROOTS if not root or path.startswith(f"{root}/")]
     return PurePosixPath(path).relative_to(root).as_posix()
 
 
 def third_party(root: Path) -> list[Path]:
-    """Where the submodules of a tree have their headers."""
+    """The folders with headers in the submodules of a tree."""
     found = (path for name in THIRD_PARTY for path in root.glob(f"third_party/{name}"))
     return sorted(path for path in found if path.is_dir())
 
@@ -300,7 +300,7 @@ class Check:
         self.added = sorted(path for path, letter in status.items() if letter == "A")
 
     def rows(self) -> Iterator[Row]:
-        # First, because what it writes may be included.
+        # First, because the files that it writes may be included.
         generated = list(self._generated())
         yield from (self._changed(path) for path in self.changed)
         yield from generated
@@ -327,7 +327,7 @@ class Check:
         return Row(path=path, kind=kind, before=before.errors, after=after.errors)
 
     def _users(self) -> Iterator[Row]:
-        """The sources that name a changed header, and those beside one that include it."""
+        """The sources that include a changed header, by its path or from its own folder."""
         headers = {path for path in self.changed if PurePosixPath(path).suffix in HEADERS}
         if not headers:
             return
@@ -351,7 +351,7 @@ class Check:
                 yield Row(path=path, kind=Kind.USER, before=before.errors, after=after.errors)
 
     def _generated(self) -> Iterator[Row]:
-        """The sources that ATen's generator writes otherwise since the hooks are there."""
+        """The sources that ATen's generator writes differently with the hooks."""
         written_by = [path for path in self.changed if path.startswith(f"{ATEN}/")]
         inputs = [
             path
@@ -400,7 +400,7 @@ class Check:
 
 
 def _python(root: Path, path: str) -> tuple[str, ...]:
-    """What Python has against a file."""
+    """Python's syntax error for a file, or nothing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -426,7 +426,7 @@ def _base(patched: Path) -> str:
 def check(
     tag: Tag, given: str, against: Against, work: Path, *, patches: Path | None = None
 ) -> Check:
-    """Makes the two trees of a source in the folder ``work``. Raises LmsbuildError."""
+    """Makes both trees of a source in the folder ``work``. Raises LmsbuildError."""
     patched = work / "patched"
     url = "" if patches else load_registry().upstream_url
     apply(tag, upstream_url=url, given_source=given, into=patched, patches=patches)
@@ -472,7 +472,7 @@ def release_of(given: str) -> Tag:
         with git.session(), git.opened(chosen.path) as repo:
             names = git.tags_at_head(repo)
             version = origin.version_at_head(repo)
-        # A release branch calls itself by the branch's first version, as X.Y.0a0.
+        # The version of a release branch is X.Y.0a0, that of the branch's beginning.
         with contextlib.suppress(InvalidVersion):
             names += [f"v{Version(version or '').base_version}"]
     known = {tag.name: tag for tag in load_registry()}
@@ -507,7 +507,7 @@ def run(tag: Tag, given: str, torch: Path | None = None, headers: Iterable[Path]
 
 
 def run_debian() -> int:
-    """Each release that Debian has the sources of; without a mirror it says so."""
+    """The releases whose sources Debian has. Reports it if there is no mirror."""
     code = 0
     for suite in DEBIAN_SUITES:
         try:
@@ -530,7 +530,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", nargs="?", help="checkout, bare repository, tarball or URL")
     parser.add_argument("tag", nargs="?", help="the release, if the source does not say")
-    parser.add_argument("--debian", action="store_true", help="Debian's sources, all of them")
+    parser.add_argument(
+        "--debian", action="store_true", help="check all releases whose sources Debian has"
+    )
     parser.add_argument("--torch", type=Path, help="folder of the official torch, installed")
     parser.add_argument(
         "--headers",

@@ -52,7 +52,7 @@ RANDOM = (("runtime/test_programs.py", *QUIET), ("runtime/test_threads.py", *QUI
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came out for one tag: seconds, bytes, numbers of tests; why it failed, or nothing."""
+    """The results of one tag: seconds, bytes, numbers of tests, and why it failed, if it did."""
 
     tag: str
     build_seconds: float = 0.0
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     part.add_argument("--default", action="store_true", help="only the default tag")
     part.add_argument("--others", action="store_true", help="only the oldest and the newest tag")
     part.add_argument("--matrix", type=Path, metavar="TABLE.md", help="every tag, into a table")
-    parser.add_argument("--programs", type=int, metavar="N", help="so many random programs")
+    parser.add_argument("--programs", type=int, metavar="N", help="run N random programs")
     options = parser.parse_args(arguments)
     if options.programs:
         os.environ["LMS_PROGRAMS"] = str(options.programs)
@@ -91,7 +91,7 @@ def try_tags(options: argparse.Namespace) -> int:
         if outcomes[-1].failure:
             print(outcomes[-1].failure, flush=True)
         if options.matrix:
-            # After each tag: what was found is not lost when the next one takes the machine.
+            # After each tag, so that results are not lost if a later one takes too long.
             options.matrix.parent.mkdir(parents=True, exist_ok=True)
             options.matrix.write_text("\n".join(table(outcomes)) + "\n", encoding="utf-8")
     if options.matrix:
@@ -103,14 +103,14 @@ def try_tags(options: argparse.Namespace) -> int:
 
 
 def chosen(registry: Registry, names: Iterable[str], *, matrix: bool) -> list[Tag]:
-    """The tags to test; those that have no wheel for this Python are named and left out."""
+    """The tags to test. Tags without a wheel for this Python are reported and left out."""
     tags = [registry.get(name) for name in names]
     if not tags:
         tags = list(registry) if matrix else list(registry.landmarks(PYTHON))
     for tag in tags:
         if not tag.has_wheel(PYTHON):
             print(f"skipped: {tag.name} has no wheel for Python {PYTHON}", flush=True)
-    # The default tag last: its summary, the longest, is the one that is left on the screen.
+    # The default tag comes last, so that its summary, the longest, stays on the screen.
     return sorted(
         (tag for tag in tags if tag.has_wheel(PYTHON)), key=lambda tag: tag == registry.default
     )
@@ -125,12 +125,12 @@ def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tup
 
 
 def packages(tag: Tag) -> tuple[str, ...]:
-    """What the tests need beside torch."""
+    """The packages that the tests need in addition to torch."""
     return (*PACKAGES, "numpy" if Version(tag.version) >= NUMPY2 else "numpy<2")
 
 
 def sanitize(python: Path) -> None:
-    """The tests of memory and of threads, with the sanitizer that watches each."""
+    """Runs the tests of memory and of threads, each with its sanitizer."""
     for sanitizer, tests in SANITIZED.items():
         paths = [str(ROOT / "tests" / "runtime" / test) for test in tests]
         script = str(ROOT / "ci" / "sanitizers.py")
@@ -147,7 +147,7 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
     if code:
         failure = f"the wheel of {tag.name} cannot be built (lmsbuild says {code})"
         return Outcome(tag=tag.name, build_seconds=built - begun, failure=failure)
-    # Before the tests: pytest's last line stays the last.
+    # Printed before the tests run, so that pytest's closing line stays the last one.
     print(f"{tag.name}: built in {built - begun:.0f} s", flush=True)
     (wheel,) = folder.glob("*.whl")
     failure = ""
@@ -183,7 +183,7 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
 
 
 def count(reports: Iterable[Path]) -> tuple[int, int, int]:
-    """Tests that passed, failed (or could not be set up) and were skipped, by JUnit reports."""
+    """How many tests passed, failed (errors included) and were skipped, from JUnit reports."""
     passed = failed = skipped = 0
     for report in reports:
         if not report.is_file():
@@ -198,7 +198,7 @@ def count(reports: Iterable[Path]) -> tuple[int, int, int]:
 
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
-    """Markdown. A build that took its library or its base wheel from the cache is a short one."""
+    """The results as Markdown. A build is short if its library or base wheel was in the cache."""
     rows = [
         [
             outcome.tag,
