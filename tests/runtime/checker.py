@@ -1,4 +1,4 @@
-"""The release check, compiled for the torch under test, by its C interface (kernels.cpp)."""
+"""The release check, compiled for the torch under test, with a C interface (kernels.cpp)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cxx import CUDA_OPTIONS, HERE, compile_cxx
 
 
 class CheckError(RuntimeError):
-    """What the runtime's C++ threw."""
+    """An exception of the runtime's C++ code."""
 
 
 def load(folder: Path, *options: str) -> ctypes.CDLL:

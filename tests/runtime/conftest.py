@@ -1,8 +1,8 @@
-"""The runtime's tests share one simulated device: two GPUs of 64 MiB, race checker on.
+"""The runtime's tests share two simulated GPUs of 64 MiB, with the race checker on.
 
-They run in the environment that has the PyTorch with LMS: `make test` sees to that. With
-LMS_TEST_DEVICE=gpu they take two real GPUs, of which they use as little memory, or one, without the
-tests that need two; what only the simulation can do is skipped.
+They run in an environment whose PyTorch has LMS, which `make test` creates. If LMS_TEST_DEVICE is
+"gpu", they run on two real GPUs and use the same amount of memory. With one GPU, tests that need two
+are skipped. So are tests of what only the simulation can do.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ torch.cuda.init()
 DEVICES = torch.cuda.device_count()
 
 SECOND_DEVICE = re.compile("invalid device|device ordinal|device_count\\(\\)", re.IGNORECASE)
-"""In the messages of errors about a device that is not there."""
+"""Matches the messages of errors about a device that does not exist."""
 
 SMALL = 1 << 12
-"""Bytes of the smallest storage that is paged out in these tests."""
+"""Size in bytes of the smallest storage that is paged out in these tests."""
 
 
 if ON_HARDWARE:
-    # Before the tests import it: what runs in a process of its own has a simulated device there.
+    # Before the tests import it, because code in a separate process would get a simulated device.
     simcuda.process.run_sim = DEVICE.run_sim
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Generator[None, object, object]:
-    """With one GPU, a test that turns out to need a second one is skipped."""
+    """Skips a test that needs a second GPU if there is only one."""
     try:
         return (yield)
     except (AssertionError, RuntimeError) as error:
         if DEVICES > 1 or not SECOND_DEVICE.search(str(error)):
             raise
-    # Not above: the error's traceback keeps the test's tensors.
+    # Not inside the except block, where the traceback of the error would keep the test's tensors.
     pytest.skip("two GPUs are needed, and there is one")
 
 
@@ -69,7 +69,7 @@ def device() -> Any:
 
 @pytest.fixture(scope="session")
 def extension(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """extension.cpp, loaded: C++ that takes storages past the dispatcher."""
+    """The functions of extension.cpp, which use storages without the dispatcher."""
     library = tmp_path_factory.mktemp("extension") / "extension.so"
     compile_cxx(HERE / "extension.cpp", library, "-shared", "-fPIC")
     loaded = ctypes.CDLL(str(library))
@@ -81,9 +81,9 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(autouse=True)
 def clean_slate() -> Iterator[None]:
-    """Each test starts with LMS on and watching, small storages managed and no memory in use.
+    """Starts each test with LMS on and watching, small storages managed and no memory in use.
 
-    It fails if the race checker reports anything, or if the test leaves memory behind.
+    Fails the test if the race checker reports anything, or if the test does not free its memory.
     """
     torch.cuda.set_size_lms(SMALL)
     torch.cuda.set_limit_lms(0)

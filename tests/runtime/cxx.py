@@ -1,7 +1,7 @@
 """Compiles a test's C++ against the torch under test and the runtime's headers, and runs it.
 
-Where torch is for another architecture than this machine's, $CXX compiles for it, and
-$LMS_TEST_EMULATOR is the command that runs its programs.
+If torch is for another architecture than this machine, $CXX has to compile for that architecture,
+and $LMS_TEST_EMULATOR is the command that runs programs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-# ci/mutants.py names its copy, with a bug in it.
+# ci/mutants.py sets this to its copy, which contains a bug.
 RUNTIME = Path(os.environ.get("LMS_RUNTIME", HERE.parents[1] / "patches" / "runtime"))
 TORCH = Path(torch.__file__).parent
 
 
-# For what includes CUDA's headers and calls PyTorch's CUDA libraries.
+# For code that includes CUDA headers and calls PyTorch's CUDA libraries.
 CUDA_OPTIONS = (
     f"-DCUDART_VERSION={(torch.version.cuda or '0').split('.')[0]}000",
     "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
@@ -49,7 +49,7 @@ def compile_cxx(source: Path, output: Path, *options: str) -> None:
 
 
 def run_cxx(program: Path, *arguments: str) -> str:
-    """What the program writes; subprocess.CalledProcessError when it fails."""
+    """Returns the output of the program. Raises subprocess.CalledProcessError if it fails."""
     emulator = shlex.split(os.environ.get("LMS_TEST_EMULATOR", ""))
     command = [*emulator, str(program), *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

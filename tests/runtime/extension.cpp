@@ -1,8 +1,8 @@
-// What a C++ extension does with a storage without asking PyTorch's dispatcher.
+// What a C++ extension can do with a storage without going through PyTorch's dispatcher.
 
 #include <c10/core/StorageImpl.h>
 
-// The storage's memory goes, and the storage lives on without any.
+// Removes the storage's memory; the storage itself still exists.
 extern "C" void drop_memory(c10::StorageImpl* storage) {
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
 }

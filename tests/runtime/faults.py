@@ -16,13 +16,13 @@ Values = dict[str, torch.Tensor]
 
 
 class Job:
-    """Work that pages, and that can be done again from the same values."""
+    """Work that causes page-outs, and that can be repeated with the same values."""
 
-    limit = 0  # bytes; 0 is what the device has
+    limit = 0  # bytes; 0 means automatic
     quick = True
 
     def tensors(self) -> Values:
-        """What lives across runs."""
+        """The tensors that exist across runs."""
         raise NotImplementedError
 
     def run(self) -> list[torch.Tensor]:
@@ -30,14 +30,14 @@ class Job:
         raise NotImplementedError
 
     def halfway(self, name: str, value: torch.Tensor) -> list[torch.Tensor]:
-        """What a run that failed may have made of a value, besides what a whole run makes of it."""
+        """The values that a tensor may have after a failed run, besides those of a complete run."""
         return []
 
     def clear(self) -> None:
-        """Gives up what a run has left behind."""
+        """Frees what a run has left behind."""
 
     def prepare(self) -> None:
-        """The last thing before a run."""
+        """Called directly before a run."""
         evict()
         torch.cuda.set_limit_lms(self.limit)
 
@@ -49,7 +49,7 @@ class Job:
 
 
 class Sweep:
-    """A job, and what it does when nothing fails."""
+    """A job, and its results when nothing fails."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -71,7 +71,10 @@ class Sweep:
         return calls
 
     def fail_each(self, api: str, error: int, from_: bool = False, stride: int = 1) -> int:
-        """Runs the job once for each call of `api` (or each stride-th); how many runs raised."""
+        """Runs the job once for each call of `api` (or each stride-th) that can fail.
+
+        Returns how many runs raised an exception.
+        """
         raised = 0
         for nth in count(1, stride):
             where = f"{api} fails {'from the' if from_ else 'at'} call {nth}{' on' * from_}"
@@ -83,7 +86,7 @@ class Sweep:
         raise AssertionError("not reached")
 
     def try_with(self, where: str, arrange, repair=DEVICE.clear_faults) -> str:
-        """Runs the job with something wrong, and then without; returns the exception's text."""
+        """Runs the job with a fault and then without; returns the message of the exception."""
         job = self.job
         job.restore(self.before)
         DEVICE.clear_races()
@@ -101,7 +104,7 @@ class Sweep:
             self.expect(where, results, self.results)
         else:
             for tensor in job.tensors().values():
-                # A copy that nobody waits for may still write the memory that it gets.
+                # If a copy was not waited for, it may still write to the memory of this tensor.
                 torch.ones(tensor.shape, device="cuda")
         del results
         job.clear()
@@ -137,12 +140,12 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _account() -> dict[str, int]:
-    """What is in use once everything idle is paged out: a leak, a lost pin or hold shows."""
+    """What is in use after all idle storages are paged out. Shows leaks, lost pins and holds."""
     evict()
     stats = torch.cuda.lms.stats()
     names = ("resident_bytes", "paged_out_bytes", "held_bytes", "host_used_bytes")
     for index in range(2):
-        torch.cuda.lms.reserve_host(0, index)  # a slab that is being pinned is counted then
+        torch.cuda.lms.reserve_host(0, index)  # so that a slab that is being pinned is counted
     live = DEVICE.live()
     pinned = sum(torch.cuda.lms.stats(i)["host_bytes"] for i in range(2))
     return {

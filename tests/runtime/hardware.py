@@ -1,4 +1,4 @@
-"""Real GPUs in the place of the simulated ones, with as little memory."""
+"""Real GPUs instead of simulated ones, with the same amount of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 VARIABLE = "LMS_TEST_DEVICE"
 REASON = "only the simulated device can do this"
 
-# Libraries that would take more of the little memory for themselves than the tests leave.
+# The default workspaces of these libraries are larger than the memory that the tests leave free.
 SMALL_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "64"}
 
 
@@ -19,18 +19,18 @@ def wanted() -> bool:
 
 
 simulated = pytest.mark.skipif(wanted(), reason=REASON)
-"""For what a test sees of a device that a share of a large one does not have."""
+"""Marks tests of properties that a fraction of a large device does not have."""
 
 
 class Hardware:
-    """What tests ask of a simcuda.Device, where hardware can do it; else the test is skipped."""
+    """The interface of simcuda.Device, as far as hardware supports it; else skips the test."""
 
     def __init__(self, capacity: int) -> None:
         os.environ.update(SMALL_WORKSPACES)
         self.capacity = capacity
 
     def reset(self) -> None:
-        """The memory of each device is as large as that of the simulated ones."""
+        """Limits the memory of each device to that of the simulated ones."""
         self.set_cap(self.capacity)
 
     def set_cap(self, size: int) -> None:
@@ -48,13 +48,13 @@ class Hardware:
         return []
 
     def clear_races(self) -> None:
-        """There is no checker."""
+        """Does nothing: there is no race checker."""
 
     def clear_faults(self) -> None:
-        """There are none."""
+        """Does nothing: there are no faults."""
 
     def host_access(self, *_: Any) -> None:
-        """Nobody looks."""
+        """Does nothing: accesses are not checked."""
 
     def __getattr__(self, name: str) -> Any:
         def skip(*_: Any, **__: Any) -> NoReturn:

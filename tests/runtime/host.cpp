@@ -1,4 +1,4 @@
-// Prints what the runtime reads about the host below a root folder.
+// Prints what the runtime reads about the host from the files in a root folder.
 
 #include <torch/csrc/cuda/lms/host/host.cpp>
 

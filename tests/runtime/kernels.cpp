@@ -1,5 +1,5 @@
-// The release check's C interface for tests. Each function that can fail returns a negative
-// number then, and error() says why.
+// A C interface of the release check, for tests. A function that fails returns a negative number,
+// and error() returns the reason.
 #include <dlfcn.h>
 
 namespace {
@@ -46,7 +46,7 @@ void hide_libraries(bool hidden) {
   hide = hidden;
 }
 
-// As in a process that has compiled nothing yet.
+// Resets the state to that of a process that has not compiled anything yet.
 void forget_images() {
   loaded().clear();
 }

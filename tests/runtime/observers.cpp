@@ -1,4 +1,4 @@
-// Another observer of operators, such as a profiler is, at which one operator waits.
+// Another observer of operators, like a profiler. It can make one operator wait.
 
 #include <ATen/record_function.h>
 
@@ -17,7 +17,7 @@ at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction&) {
   std::unique_lock<std::mutex> lock(mutex);
-  if (gate == Gate::Closed) { // the others pass
+  if (gate == Gate::Closed) { // all other operators pass
     gate = Gate::Reached;
     changed.notify_all();
     changed.wait(lock, [] { return gate == Gate::Open; });
@@ -55,7 +55,7 @@ extern "C" void wait_at_gate() {
   changed.wait(lock, [] { return gate == Gate::Reached; });
 }
 
-// A range that somebody marks in C++, under a name that is no operator's.
+// A range in C++ code, with a name that is not an operator's.
 extern "C" void in_range(void (*inside)()) {
   RECORD_FUNCTION("aten::lms_range", c10::ArrayRef<const c10::IValue>{});
   inside();

@@ -1,4 +1,4 @@
-"""What C++ does with a tensor when it is called past the dispatcher."""
+"""What C++ code does with a tensor if it does not go through the dispatcher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cudart() -> ctypes.CDLL:
 
 
 def write_unseen(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copies on the current stream, where no operator shows it. Both are on the device."""
+    """Copies on the current stream without an operator. Both tensors have to be resident."""
     assert size_of(target) == size_of(source)
     status = cudart().cudaMemcpyAsync(
         ctypes.c_void_p(raw_address(target)),

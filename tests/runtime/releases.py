@@ -1,4 +1,4 @@
-"""What the torch under test has: some tests are of what only some releases have."""
+"""Features of the torch under test, for tests of what only some releases have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TensorBase: Any = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
 
 def since(release: tuple[int, int], what: str) -> pytest.MarkDecorator:
-    """Skips a test of what older releases do not have."""
+    """Skips a test of a feature that older releases do not have."""
     reason = f"PyTorch {torch.__version__.split('+')[0]} has no {what}"
     return pytest.mark.skipif(release > RELEASE, reason=reason)
 
@@ -25,12 +25,12 @@ def untyped_storage(tensor: torch.Tensor) -> Any:
 
 
 def size_of(tensor: torch.Tensor) -> int:
-    """In bytes."""
+    """The size of a tensor in bytes."""
     return tensor.numel() * tensor.element_size()
 
 
 def scoped_library(namespace: str, kind: str = "DEF") -> Any:
-    """A library of operators that are gone at the end of a ``with`` block."""
+    """A library of operators that are removed at the end of a ``with`` block."""
     if hasattr(torch.library, "_scoped_library"):
         return torch.library._scoped_library(namespace, kind)
     return contextlib.nullcontext(torch.library.Library(namespace, kind))

@@ -1,4 +1,4 @@
-"""Results of a piece of code in a form that compares bit for bit."""
+"""Converts results to a form that can be compared bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten
 
 
 def as_bytes(results: Any) -> list[Any]:
-    """The tensors in nested results as type, shape and bytes; all else as it is."""
+    """Converts the tensors in nested results to type, shape and bytes; leaves the rest as it is."""
 
     def leaf_bytes(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

@@ -1,4 +1,4 @@
-// Prints the transitions that a storage may take, one "from>to" a line.
+// Prints the allowed changes of a storage's state, one "from>to" per line.
 #include <torch/csrc/cuda/lms/block/state.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""Runs a piece of code with everything idle paged out at each allocation."""
+"""Runs code while all idle storages are paged out at each allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensors import stat
 
 @contextlib.contextmanager
 def stress() -> Iterator[None]:
-    """All storages are managed, whatever their size; clean ones are compared with the host."""
+    """Manages storages of any size, and compares clean ones with their host copies."""
     torch.cuda.set_size_lms(1)
     torch.cuda.lms._set_stress(True)
     torch.cuda.lms._set_verify_clean(True)
@@ -21,11 +21,11 @@ def stress() -> Iterator[None]:
     yield
     torch.cuda.lms._set_stress(False)
     after = stat("clean_violations")
-    assert after == before, "an operator wrote what its schema does not mark"
+    assert after == before, "an operator wrote an argument that its schema does not mark"
 
 
 def assert_same_bits(run: Callable[[], Any]) -> None:
-    """run() gives the same bits with LMS off, and under stress with LMS moving tensors."""
+    """Checks that run() has the same results with LMS off, and under stress with LMS on."""
     torch.cuda.set_enabled_lms(False)
     torch.manual_seed(0)
     expected = as_bytes(run())

@@ -1,4 +1,4 @@
-"""What the runtime's tests do with tensors."""
+"""Helpers of the runtime's tests for tensors."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from releases import TensorBase
 
 
 def floats(mib: float) -> int:
-    """How many float32 numbers are that many MiB."""
+    """The number of float32 values in this number of MiB."""
     return int(mib * MIB) // 4
 
 
 def pattern(mib: float, start: int = 0, device: str = "cuda") -> torch.Tensor:
-    """A float32 tensor of that size whose elements tell where they belong."""
+    """A float32 tensor of this size whose elements depend on their positions."""
     return (torch.arange(floats(mib), dtype=torch.float32) % 1021 + start).to(device)
 
 
 def managed(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, after an operator has used it: from then on LMS can page it out."""
+    """Returns the tensor after an operator has used it: from then on LMS can page it out."""
     tensor.sum()
     return tensor
 
 
 def turn_on() -> None:
-    """LMS on, and looking at operators from the first: these tests' devices are all but empty."""
+    """Turns LMS on, and makes it watch at once: in these tests, the devices are almost empty."""
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._watch()
 
 
 def evict() -> None:
-    """Pages out everything idle."""
+    """Pages out all idle storages."""
     torch.cuda.reclaim_inactive()
 
 
@@ -39,7 +39,7 @@ def is_resident(tensor: torch.Tensor) -> bool:
 
 
 def raw_address(tensor: torch.Tensor) -> int:
-    """The address as C++ code reads it: past the Python method that tells LMS."""
+    """The address as C++ code reads it, without the Python method that tells LMS."""
     return int(TensorBase.data_ptr(tensor))
 
 

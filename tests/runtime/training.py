@@ -22,7 +22,7 @@ def network() -> nn.Module:
 
 
 def inputs(rows: int = 8) -> torch.Tensor:
-    """Drawn on the host, so that they are the same on every device."""
+    """Random inputs, drawn on the host so that they are the same on every device."""
     return torch.randn(rows, WIDTH).cuda()
 
 
@@ -33,7 +33,7 @@ def gradients(module: nn.Module) -> list[torch.Tensor]:
 def train(
     make_optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], steps: int = 3
 ) -> Any:
-    """Every loss, the parameters and the optimizer's state."""
+    """Returns all losses, the parameters and the state of the optimizer."""
     model = network()
     optimizer = make_optimizer(model.parameters())
     losses = []

@@ -1,5 +1,5 @@
-// A C++ extension that reads and writes tensors without asking PyTorch's dispatcher: it takes their
-// addresses from their storages, and queues its work on a stream.
+// A C++ extension that reads and writes tensors without going through PyTorch's dispatcher: it
+// takes their addresses from their storages, and issues its work on a stream.
 
 #include <c10/core/StorageImpl.h>
 
@@ -7,7 +7,8 @@
 #include <cstring>
 #include <exception>
 
-// Of the CUDA runtime that PyTorch has loaded; no header of CUDA's is needed.
+// Functions of the CUDA runtime that PyTorch has loaded. Declared here, so that no CUDA header is
+// needed.
 extern "C" int cudaMemcpyAsync(void*, const void*, size_t, int, void*);
 extern "C" int cudaMemsetAsync(void*, int, size_t, void*);
 
@@ -15,12 +16,12 @@ namespace {
 
 constexpr int kDeviceToDevice = 3;
 
-// Throws where the storage has no memory.
+// Throws if the storage has no memory.
 char* address(const c10::StorageImpl* storage) {
   return static_cast<char*>(const_cast<void*>(static_cast<const void*>(storage->data())));
 }
 
-// The function's status, or -1 and what it throws.
+// Returns the function's status; or -1 and the message, if it throws.
 template <typename Function>
 int guarded(char* message, size_t room, Function function) {
   try {

@@ -1,10 +1,10 @@
-"""Random programs with a C++ extension that writes past the dispatcher, under memory pressure.
+"""Random programs with a C++ extension that writes without the dispatcher, under memory pressure.
 
-What each tensor must be is computed on the CPU all along, and compared bit for bit. The extension
-uses tensors that are on the GPU at that moment: an operator used them just before, or
-torch.cuda.lms.wrap() makes one of the call. Without either it succeeds or raises PagedOut.
+The expected value of each tensor is computed on the CPU and compared bit for bit. The extension
+uses tensors that are resident at that time: either an operator has used them just before, or
+torch.cuda.lms.wrap() makes the call an operator. Otherwise it succeeds or raises PagedOut.
 
-The streams are ordered as a correct program orders them, and no more than that.
+The streams are ordered as a correct program orders them, and not more than that.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MESSAGE = "has paged this storage out"
 
 
 class PagedOut(RuntimeError):
-    """The extension met a storage that is in host memory."""
+    """The extension used a storage that is in host memory."""
 
 
 class Wrong(AssertionError):
-    """A tensor is not what it must be."""
+    """A tensor does not have its expected value."""
 
 
 class Extension:
-    """unseen.cpp; its functions work on storages, on the current stream."""
+    """The functions of unseen.cpp, on the current stream."""
 
     def __init__(self, folder: Path) -> None:
         library = folder / "unseen.so"
@@ -54,7 +54,7 @@ class Extension:
             raise RuntimeError(f"{name}: {text or status}")
 
     def fill(self, target: torch.Tensor, offset: int, size: int, value: int) -> None:
-        """Bytes of the tensor's storage."""
+        """Fills bytes of the tensor's storage."""
         storage = ctypes.c_void_p(untyped_storage(target)._cdata)
         number = ctypes.c_size_t
         self._call("unseen_fill", storage, number(offset), number(size), ctypes.c_int(value))
@@ -62,14 +62,14 @@ class Extension:
     def copy(
         self, source: torch.Tensor, target: torch.Tensor, from_: int, to: int, size: int
     ) -> None:
-        """Bytes from one tensor's storage to the other's."""
+        """Copies bytes from one tensor's storage to that of the other."""
         storages = [ctypes.c_void_p(untyped_storage(x)._cdata) for x in (source, target)]
         number = ctypes.c_size_t
         self._call("unseen_copy", storages[0], number(from_), storages[1], number(to), number(size))
 
 
 class Memory:
-    """What a correct program knows of a storage: who uses it."""
+    """What a correct program knows about a storage: the streams that use it."""
 
     def __init__(self, home: torch.cuda.Stream) -> None:
         self.home = home
@@ -77,7 +77,7 @@ class Memory:
         self.read: dict[torch.cuda.Stream, torch.cuda.Event] = {}
 
     def begin(self, stream: torch.cuda.Stream, write: bool) -> None:
-        """Orders the stream behind the uses that a use of this kind must come after."""
+        """Makes the stream wait for the uses that have to end before a use of this kind."""
         for uses in (self.written, self.read) if write else (self.written,):
             for other, event in uses.items():
                 if other != stream:
@@ -92,14 +92,14 @@ class Memory:
 
 @dataclasses.dataclass(eq=False)
 class Value:
-    """A tensor on the device, and what it must be."""
+    """A tensor on the device, and its expected value."""
 
     cuda: torch.Tensor
     cpu: torch.Tensor
     memory: Memory
 
 
-# int32, so that every operator is exact and any bytes are numbers.
+# int32, so that every operator is exact, and any bytes are valid numbers.
 IN_PLACE: dict[str, Callable[[torch.Tensor], Any]] = {
     "add": lambda x: x.add_(1),
     "mul": lambda x: x.mul_(3),
@@ -126,8 +126,10 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def unrepaired(races: Sequence[str]) -> list[str]:
-    """Without those where a page-out hashes or copies what the extension is still writing, if LMS
-    finds that out before it gives the memory up."""
+    """Leaves out races of page-outs with writes of the extension that the release check repairs.
+
+    A page-out may hash or copy bytes that the extension is still writing.
+    """
     if "release_caught" not in torch.cuda.lms.stats():
         return list(races)
     optimistic = ("from device to host", "read after write): a kernel of the runtime")
@@ -139,12 +141,12 @@ def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def brought(*tensors: torch.Tensor) -> None:
-    """One operator uses them all, so that they are on the device at the same time."""
+    """Uses all of them in one operator, so that they are resident at the same time."""
     torch.cat([storage_bytes(tensor)[:1] for tensor in tensors])
 
 
 class Doubled(torch.autograd.Function):
-    """Doubles, by an extension whose results no operator writes."""
+    """Doubles its input, with an extension whose results are not written by an operator."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor, program: Programs) -> torch.Tensor:
@@ -157,7 +159,7 @@ class Doubled(torch.autograd.Function):
 
 
 class Programs:
-    """One random program. `largest` is in bytes, of a tensor; in all they have `total`."""
+    """One random program. No tensor is larger than `largest` bytes; together they have `total`."""
 
     def __init__(
         self,
@@ -177,11 +179,11 @@ class Programs:
         self.largest = largest
         self.total = 4 * limit
         self.modes = modes
-        # An LMS without wrap() has what it is made of.
+        # Older versions of LMS have no wrap(), but the function behind it.
         self.wrap = getattr(torch.cuda.lms, "wrap", None) or torch.cuda.lms._as_operator
-        # The extension writes on the stream that the memory was allocated on.
+        # Whether the extension writes on the home stream of the memory.
         self.at_home = at_home
-        # GPU cycles that it waits before half of its writes, so that much else is queued first.
+        # GPU cycles that it waits before half of its writes, so that other work is queued first.
         self.delay = delay
         current = torch.cuda.current_stream()
         self.streams = [current, *(torch.cuda.Stream() for _ in range(streams - 1))]
@@ -211,7 +213,7 @@ class Programs:
     def run(
         self, function: Callable[..., Any], stream: torch.cuda.Stream, *values: Value, write: bool
     ) -> tuple[Any, Any]:
-        """An operator, on both devices; it writes the first of its operands, or none."""
+        """Runs an operator on both devices. It writes its first operand, or none."""
         written = values[0].memory if write else None
         used = list({id(value.memory): value.memory for value in values}.values())
         for memory in used:
@@ -279,14 +281,14 @@ class Programs:
         torch.cuda.reclaim_inactive()
 
     def empty_cache(self) -> None:
-        """Memory goes back to the device, which gives it out for something else."""
+        """Returns memory to the device, which can then be allocated for something else."""
         torch.cuda.empty_cache()
 
     def change_limit(self) -> None:
         torch.cuda.set_limit_lms(self.draw.choice((self.limit // 2, self.limit, 2 * self.limit)))
 
     def hold(self) -> None:
-        """The extension writes what a program holds on the device."""
+        """Lets the extension write to a tensor that the program holds on the device."""
         value = self.any_value()
         with torch.cuda.stream(value.memory.home), torch.cuda.lms.resident(value.cuda):
             self.unseen_fill(value, "bare")
@@ -304,7 +306,7 @@ class Programs:
     # The extension -----------------------------------------------------------------------------
 
     def piece(self, size: int) -> tuple[int, int]:
-        """Where to begin, and how many: all of the bytes, a part, or a few."""
+        """The offset and the number of bytes to use: all of them, a part, or a few."""
         part = self.draw.choice((size, self.draw.randint(1, size), self.draw.randint(1, 8)))
         length = min(part, size)
         return self.draw.randint(0, size - length), length
@@ -312,7 +314,7 @@ class Programs:
     def use(
         self, mode: str, function: Callable[..., None], tensors: list[Any], *numbers: int
     ) -> bool:
-        """Calls the extension; gives whether it could."""
+        """Calls the extension; returns whether it succeeded."""
         if mode == "wrap":
             self.wrap(function)(*tensors, *numbers)
             return True
@@ -330,14 +332,14 @@ class Programs:
     def unseen(
         self, mode: str, function: Callable[..., None], values: list[Value], *numbers: int
     ) -> bool:
-        """The last of the values is written."""
+        """Calls the extension, which writes the last of the values."""
         written = values[-1].memory
         stream = self.any_stream()
         if self.at_home or mode == "bare":
             stream = written.home
         used = list({id(value.memory): value.memory for value in values}.values())
         for memory in used:
-            # Its bytes may have been brought for a reader on another stream.
+            # It may have been paged in for a reader on another stream.
             memory.begin(stream, True)
 
         def later(*arguments: Any) -> None:
@@ -423,7 +425,7 @@ class Programs:
 
 
 def run(programs: Programs, steps: int, each: Callable[[], None] = lambda: None) -> None:
-    """Runs so many steps, and `each` after every one; what goes wrong is raised as Wrong."""
+    """Runs this number of steps, and `each` after each step. Raises Wrong if anything fails."""
     for number in range(steps):
         try:
             programs.step()
