@@ -1,8 +1,8 @@
 """The runtime's tests share two simulated GPUs of 64 MiB, with the race checker on.
 
 They run in an environment whose PyTorch has LMS, which `make test` creates. If LMS_TEST_DEVICE is
-"gpu", they run on two real GPUs and use the same amount of memory. With one GPU, tests that need two
-are skipped. So are tests of what only the simulation can do.
+"gpu", they run on two real GPUs and use the same amount of memory. With one GPU, tests that need a
+second one are skipped. So are tests of what only the simulation can do.
 """
 
 from __future__ import annotations
