@@ -1,0 +1,63 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/plan/bound.h>
+#include <torch/csrc/cuda/lms/plan/trace.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace torch::cuda::lms::plan {
+
+// One absence of a block from the device, in each iteration. Places count on past the end of the
+// iteration in which it begins.
+struct Move {
+  static constexpr Place kNone = -1;
+
+  uint32_t block = 0;
+  Place copy_after = kNone; // the last use; at its end the copy to the host starts
+  bool copies = true; // false: the host's copy is true already
+  Place drop_before = 0; // before this operator the memory is given up, behind the copy
+  Place fetch_before = kNone; // before this operator the fetch is issued; kNone: never
+  Place needed_at = kNone; // the operator that uses it next; kNone: none does
+
+  bool returns() const {
+    return needed_at != kNone;
+  }
+};
+
+// Why an operator did not start when the one before it had ended.
+enum class Cause : uint8_t {
+  None,
+  Arrival, // a block was not there yet
+  Memory, // memory was not free yet
+};
+
+// What is expected of an iteration in the steady state.
+struct Prediction {
+  double seconds = 0; // of one iteration
+  double stall_seconds = 0; // of it, in which no operator ran
+  int64_t bytes_out = 0;
+  int64_t bytes_in = 0;
+  int64_t peak_bytes = 0; // with the unmanaged ones
+  std::vector<double> starts; // of each operator, seconds from the iteration's beginning
+  std::vector<double> stalls; // seconds before each operator
+  std::vector<Cause> causes; // of each stall
+  std::vector<int64_t> curve; // bytes in use or promised at each operator's start
+};
+
+struct Plan {
+  // Nothing could be planned; says why.
+  std::string problem;
+  // LMS is not necessary: everything fits.
+  bool fits = false;
+  // An operator that needs more than the limit on its own: its place and bytes; kNone if none.
+  Place infeasible = Move::kNone;
+  int64_t infeasible_bytes = 0;
+
+  std::vector<Move> moves; // ordered by copy_after
+  Prediction prediction;
+  Bound bound;
+};
+
+} // namespace torch::cuda::lms::plan

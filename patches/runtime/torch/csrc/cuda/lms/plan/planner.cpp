@@ -1,0 +1,158 @@
+#include <torch/csrc/cuda/lms/plan/planner.h>
+
+#include <torch/csrc/cuda/lms/plan/bound.h>
+#include <torch/csrc/cuda/lms/plan/gap.h>
+#include <torch/csrc/cuda/lms/plan/replay.h>
+#include <torch/csrc/cuda/lms/plan/schedule.h>
+#include <torch/csrc/cuda/lms/plan/selection.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace torch::cuda::lms::plan {
+namespace {
+
+// Tries choices of gaps, and keeps the best.
+class Planner {
+ public:
+  Planner(
+      const Trace& trace,
+      const Machine& machine,
+      const Bound& bound,
+      const std::vector<Gap>& gaps,
+      const std::vector<int64_t>& living,
+      const std::vector<int64_t>& needed)
+      : trace_(trace),
+        machine_(machine),
+        bound_(bound),
+        gaps_(gaps),
+        living_(living),
+        needed_(needed) {}
+
+  Schedule run() {
+    // What is being fetched needs memory beside what stays. Some choices therefore keep to less
+    // than the limit, by this part of it, and leave the rest to transfers.
+    int worse = 0;
+    for (const int64_t part : {0, 512, 128, 48, 24, 12, 6}) {
+      const int64_t room = machine_.limit - (part == 0 ? 0 : machine_.limit / part);
+      const std::vector<int64_t> rooms(living_.size(), room);
+      worse = consider(select(trace_, gaps_, living_, needed_, rooms)) ? 0 : worse + 1;
+      // No other choice can be much better, or is likely to be better at all.
+      const bool found = !best_.moves.empty();
+      if (found && (worse == 2 || best_score_ <= bound_.seconds * 1.005)) {
+        break;
+      }
+    }
+    toggle();
+    return std::move(best_);
+  }
+
+ private:
+  // Time counts, and a fifth of the share of bytes that move above what has to.
+  double score(const Prediction& prediction) const {
+    constexpr double kBytes = 0.2;
+    const double moved = static_cast<double>(prediction.bytes_in + prediction.bytes_out);
+    const double least = static_cast<double>(bound_.bytes_in + bound_.bytes_out);
+    return prediction.seconds * (1 + kBytes * std::max(0.0, moved / std::max(1.0, least) - 1));
+  }
+
+  bool consider(const std::vector<bool>& chosen) {
+    Schedule found = early_schedule(trace_, machine_, gaps_, chosen, living_);
+    if (!found.replay.valid() ||
+        (!best_.moves.empty() && score(found.replay.prediction) >= best_score_ * (1 - 1e-9))) {
+      return false;
+    }
+    best_score_ = score(found.replay.prediction);
+    best_ = std::move(found);
+    chosen_ = chosen;
+    return true;
+  }
+
+  // Each gap the other way. In a short trace one block can be a large part of all bytes, and there
+  // is time to try.
+  void toggle() {
+    constexpr size_t kOperators = 3000; // all that are scheduled
+    size_t left = best_.moves.empty() ? 0 : kOperators;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t k = 0; k < gaps_.size(); ++k) {
+        if (left < trace_.operators.size()) {
+          return;
+        }
+        left -= trace_.operators.size();
+        std::vector<bool> other = chosen_;
+        other[k] = !other[k];
+        changed = consider(other) || changed;
+      }
+    }
+  }
+
+  const Trace& trace_;
+  const Machine& machine_;
+  const Bound& bound_;
+  const std::vector<Gap>& gaps_;
+  const std::vector<int64_t>& living_;
+  const std::vector<int64_t>& needed_;
+  Schedule best_;
+  double best_score_ = 0; // seconds
+  std::vector<bool> chosen_; // for the best
+};
+
+} // namespace
+
+Plan plan(const Trace& trace, const Machine& machine) {
+  Plan result;
+  result.problem = trace.problem();
+  if (result.problem.empty()) {
+    result.problem = machine.problem();
+  }
+  if (!result.problem.empty()) {
+    return result;
+  }
+  const std::vector<Gap> gaps = gaps_of(trace);
+  const std::vector<int64_t> alive = living(trace);
+  const std::vector<int64_t> least = needed(trace);
+  result.bound = bound_of(trace, machine, gaps, alive);
+  for (Place place = 0; place < trace.size(); ++place) {
+    if (least[place] > machine.limit &&
+        (result.infeasible == Move::kNone || least[place] > result.infeasible_bytes)) {
+      result.infeasible = place;
+      result.infeasible_bytes = least[place];
+    }
+  }
+  if (result.infeasible != Move::kNone) {
+    const std::string& name = trace.operators[result.infeasible].name;
+    result.problem = "operator " + std::to_string(result.infeasible) +
+                     (name.empty() ? "" : " (" + name + ")") + " alone needs " +
+                     std::to_string(result.infeasible_bytes) + " bytes, and the limit is " +
+                     std::to_string(machine.limit);
+    return result;
+  }
+  if (result.bound.excess_bytes == 0) {
+    result.fits = true;
+    result.prediction = replay(trace, machine, {}).prediction;
+    return result;
+  }
+
+  Schedule best = Planner(trace, machine, result.bound, gaps, alive, least).run();
+  if (best.moves.empty()) {
+    result.problem = "no plan keeps the limit";
+    return result;
+  }
+  result.moves = late_schedule(trace, machine, best).moves;
+  // The order decides which of several copies after one operator is the first.
+  std::stable_sort(result.moves.begin(), result.moves.end(), [](const Move& a, const Move& b) {
+    return a.copy_after < b.copy_after;
+  });
+  const Replay played = replay(trace, machine, result.moves);
+  result.prediction = played.prediction;
+  if (!played.valid()) {
+    result.problem = "the plan has a fault: " + played.message;
+    result.moves.clear();
+  }
+  return result;
+}
+
+} // namespace torch::cuda::lms::plan

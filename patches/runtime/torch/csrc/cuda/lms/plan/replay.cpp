@@ -1,0 +1,309 @@
+#include <torch/csrc/cuda/lms/plan/replay.h>
+
+#include <torch/csrc/cuda/lms/plan/ledger.h>
+#include <torch/csrc/cuda/lms/plan/link.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+namespace torch::cuda::lms::plan {
+namespace {
+
+// What is to do at each place of an iteration.
+class Agenda {
+ public:
+  // Of (place, order at the place, what).
+  Agenda(Place size, std::vector<std::tuple<Place, Place, size_t>> entries)
+      : first_(size + 1, entries.size()), what_(entries.size()) {
+    std::sort(entries.begin(), entries.end());
+    for (size_t k = entries.size(); k-- > 0;) {
+      what_[k] = std::get<2>(entries[k]);
+      first_[std::get<0>(entries[k])] = k;
+    }
+    for (Place i = size; i-- > 0;) {
+      first_[i] = std::min(first_[i], first_[i + 1]);
+    }
+  }
+
+  const size_t* begin(Place place) const {
+    return what_.data() + first_[place];
+  }
+  const size_t* end(Place place) const {
+    return what_.data() + first_[place + 1];
+  }
+
+ private:
+  std::vector<size_t> first_;
+  std::vector<size_t> what_;
+};
+
+template <class F>
+void each(const Agenda& agenda, Place place, F f) {
+  for (const size_t* what = agenda.begin(place); what != agenda.end(place); ++what) {
+    f(*what);
+  }
+}
+
+class Player {
+ public:
+  Player(const Trace& trace, const Machine& machine, const std::vector<Move>& moves)
+      : trace_(trace),
+        machine_(machine),
+        moves_(moves),
+        size_(trace.size()),
+        copies_(size_, agenda([](const Move& move) { return move.copy_after; })),
+        drops_(size_, agenda([](const Move& move) { return move.drop_before; })),
+        fetches_(size_, agenda([](const Move& move) { return move.fetch_before; })),
+        births_(size_, lives([](const Block& block) { return block.allocated; })),
+        deaths_(size_, lives([](const Block& block) { return block.freed; })),
+        blocks_(trace.blocks.size()),
+        ledger_(machine.limit, begin()) {}
+
+  Replay run(int iterations) {
+    Prediction& now = result_.prediction;
+    result_.freed.assign(moves_.size(), Move::kNone);
+    if (size_ == 0) {
+      return std::move(result_);
+    }
+    now.starts.resize(size_);
+    now.stalls.resize(size_);
+    now.causes.resize(size_);
+    now.curve.resize(size_);
+    double last = -1;
+    for (iteration_ = 0; iteration_ < iterations && result_.valid(); ++iteration_) {
+      const double begin = end_;
+      now.stall_seconds = 0;
+      now.bytes_out = now.bytes_in = 0;
+      ledger_.forget_peak();
+      for (Place place = 0; place < size_ && result_.valid(); ++place) {
+        play(place);
+        now.starts[place] -= begin;
+      }
+      now.seconds = end_ - begin;
+      now.peak_bytes = ledger_.peak();
+      // The first iteration begins with idle links, and with what the plan leaves at an end.
+      if (iteration_ > 1 && std::abs(now.seconds - last) <= 1e-9 * now.seconds) {
+        break;
+      }
+      last = now.seconds;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct State {
+    bool present = false;
+    bool true_copy = true; // on the host
+    double arrived = 0; // seconds
+    double copied = 0; // seconds
+  };
+
+  static bool idle(const Move& move) {
+    return move.copy_after == Move::kNone;
+  }
+
+  template <class F>
+  std::vector<std::tuple<Place, Place, size_t>> agenda(F place) const {
+    std::vector<std::tuple<Place, Place, size_t>> entries;
+    for (size_t k = 0; k < moves_.size(); ++k) {
+      const Place at = place(moves_[k]);
+      if (at >= 0 && !idle(moves_[k]) && size_ > 0) {
+        entries.emplace_back(at % size_, moves_[k].needed_at - at, k);
+      }
+    }
+    return entries;
+  }
+
+  template <class F>
+  std::vector<std::tuple<Place, Place, size_t>> lives(F place) const {
+    std::vector<std::tuple<Place, Place, size_t>> entries;
+    for (size_t i = 0; i < trace_.blocks.size(); ++i) {
+      if (!trace_.blocks[i].persistent()) {
+        entries.emplace_back(place(trace_.blocks[i]), 0, i);
+      }
+    }
+    return entries;
+  }
+
+  // What is there when an iteration begins; its bytes.
+  int64_t begin() {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      blocks_[i].present = trace_.blocks[i].persistent();
+    }
+    for (const Move& move : moves_) {
+      if (!sound(move)) {
+        fail(Fault::Malformed, std::max<Place>(0, move.copy_after), move.block, "is malformed");
+        continue;
+      }
+      const bool away = move.drop_before < size_ && move.fetch_before >= size_;
+      if (idle(move) || (move.returns() && away)) {
+        blocks_[move.block].present = false;
+      }
+    }
+    int64_t bytes = trace_.unmanaged;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      bytes += blocks_[i].present ? trace_.blocks[i].bytes : 0;
+    }
+    return bytes;
+  }
+
+  bool sound(const Move& move) const {
+    if (move.block >= trace_.blocks.size()) {
+      return false;
+    }
+    if (idle(move)) {
+      return trace_.blocks[move.block].persistent() && !move.copies && !move.returns();
+    }
+    if (move.copy_after < 0 || move.copy_after >= size_ || move.drop_before < 0 ||
+        move.drop_before > move.copy_after + size_) {
+      return false;
+    }
+    return !move.returns() ||
+           (move.fetch_before >= move.drop_before && move.fetch_before <= move.needed_at &&
+            move.needed_at <= move.copy_after + size_);
+  }
+
+  void fail(Fault fault, Place place, uint32_t block, const std::string& what) {
+    if (result_.valid()) {
+      result_.fault = fault;
+      result_.place = place;
+      result_.message =
+          "operator " + std::to_string(place) + ": block " + std::to_string(block) + " " + what;
+    }
+  }
+
+  double take(Place place, double now, int64_t bytes) {
+    return ledger_.take(now, bytes, [&](size_t k) { freed(k, place); });
+  }
+
+  void freed(size_t k, Place place) {
+    const Move& move = moves_[k];
+    result_.freed[k] = place > move.copy_after ? place : place + size_;
+  }
+
+  void play(Place place) {
+    const Operator& op = trace_.operators[place];
+    const double ready = end_;
+    each(drops_, place, [&](size_t k) { drop(place, k); });
+    each(fetches_, place, [&](size_t k) { fetch(place, k); });
+
+    int64_t born = 0;
+    each(births_, place, [&](size_t i) {
+      born += trace_.blocks[i].bytes;
+      blocks_[i] = State{true, false, 0, 0};
+    });
+    const double room = take(place, ready, born);
+    if (room == Ledger::kNever && result_.valid()) {
+      result_.fault = Fault::Limit;
+      result_.place = place;
+      result_.message = "operator " + std::to_string(place) + " needs " +
+                        std::to_string(ledger_.used() + born - machine_.limit) +
+                        " bytes more than the limit";
+    }
+    double arrived = 0;
+    for (const Access access : op.accesses) {
+      State& state = blocks_[access.block];
+      if (!state.present) {
+        fail(Fault::Absent, place, access.block, "is used, and is not on the device");
+      }
+      arrived = std::max(arrived, state.arrived);
+      state.true_copy = state.true_copy && !access.writes;
+    }
+    if (!result_.valid()) {
+      return;
+    }
+
+    Prediction& now = result_.prediction;
+    const double start = std::max({ready, room, arrived});
+    ledger_.settle(start, [&](size_t k) { freed(k, place); });
+    now.starts[place] = start;
+    now.stalls[place] = start - ready;
+    now.stall_seconds += start - ready;
+    now.causes[place] = start == ready    ? Cause::None
+                        : arrived >= room ? Cause::Arrival
+                                          : Cause::Memory;
+    now.curve[place] = ledger_.used();
+    end_ = start + op.seconds;
+
+    each(copies_, place, [&](size_t k) { copy(place, k); });
+    each(deaths_, place, [&](size_t i) {
+      if (blocks_[i].present) {
+        ledger_.release(std::max(end_, blocks_[i].copied), trace_.blocks[i].bytes);
+        blocks_[i].present = false;
+      }
+    });
+  }
+
+  void copy(Place place, size_t k) {
+    const Move& move = moves_[k];
+    State& state = blocks_[move.block];
+    if (!move.copies) {
+      return;
+    }
+    if (!state.present) {
+      fail(Fault::Absent, place, move.block, "is copied, and is not on the device");
+      return;
+    }
+    const int64_t bytes = trace_.blocks[move.block].bytes;
+    state.copied = out_.transfer(end_, machine_.out_seconds(bytes));
+    state.true_copy = true;
+    result_.prediction.bytes_out += bytes;
+  }
+
+  void drop(Place place, size_t k) {
+    const Move& move = moves_[k];
+    State& state = blocks_[move.block];
+    if (!state.present) {
+      fail(Fault::Absent, place, move.block, "is dropped, and is not on the device");
+    } else if (!state.true_copy) {
+      fail(Fault::Untrue, place, move.block, "is dropped, and the host has no true copy");
+    }
+    state.present = false;
+    ledger_.release(std::max(end_, state.copied), trace_.blocks[move.block].bytes, k);
+  }
+
+  void fetch(Place place, size_t k) {
+    const Move& move = moves_[k];
+    State& state = blocks_[move.block];
+    if (state.present) {
+      fail(Fault::Present, place, move.block, "is fetched, and is on the device");
+    }
+    const int64_t bytes = trace_.blocks[move.block].bytes;
+    const double room = take(place, end_, bytes);
+    if (room == Ledger::kNever) {
+      fail(Fault::Limit, place, move.block, "is fetched, and there is no memory for it");
+    }
+    state.present = true;
+    state.arrived = in_.transfer(std::max({end_, room, state.copied}), machine_.in_seconds(bytes));
+    result_.prediction.bytes_in += bytes;
+  }
+
+  Replay result_;
+  const Trace& trace_;
+  const Machine& machine_;
+  const std::vector<Move>& moves_;
+  const Place size_;
+  const Agenda copies_;
+  const Agenda drops_;
+  const Agenda fetches_;
+  const Agenda births_;
+  const Agenda deaths_;
+  std::vector<State> blocks_;
+  Ledger ledger_;
+  Link out_;
+  Link in_;
+  int iteration_ = 0;
+  double end_ = 0; // of the operator before, seconds
+};
+
+} // namespace
+
+Replay
+replay(const Trace& trace, const Machine& machine, const std::vector<Move>& moves, int iterations) {
+  return Player(trace, machine, moves).run(iterations);
+}
+
+} // namespace torch::cuda::lms::plan

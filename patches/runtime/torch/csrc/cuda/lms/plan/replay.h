@@ -1,0 +1,43 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/plan/plan.h>
+#include <torch/csrc/cuda/lms/plan/trace.h>
+
+#include <string>
+#include <vector>
+
+namespace torch::cuda::lms::plan {
+
+enum class Fault : uint8_t {
+  None,
+  Malformed, // the order of a move's own places
+  Limit, // an operator or a fetch gets no memory, however long it waits
+  Absent, // an operator uses, or a move copies or drops, what is not on the device
+  Present, // a fetch of what is on the device
+  Untrue, // a drop without a true copy on the host
+};
+
+// What happens when a plan is played, iteration after iteration, until iterations take the same
+// time. Operators run in order; each link makes its transfers in the order of their issue; an
+// operator waits until its blocks have arrived and its memory is free, a fetch for its memory
+// alone. A fetch has its memory from its issue on, a dropped block until its copy has ended.
+struct Replay {
+  Fault fault = Fault::None;
+  Place place = Move::kNone; // of the fault
+  std::string message; // of the fault
+  Prediction prediction;
+  // For each move, the operator before which its memory was free for others.
+  std::vector<Place> freed;
+
+  bool valid() const {
+    return fault == Fault::None;
+  }
+};
+
+Replay replay(
+    const Trace& trace,
+    const Machine& machine,
+    const std::vector<Move>& moves,
+    int iterations = 12);
+
+} // namespace torch::cuda::lms::plan
