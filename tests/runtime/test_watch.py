@@ -50,7 +50,7 @@ def test_a_twentieth_of_the_limit():
     assert stat("watching") == 0
     y = pattern(2)
     assert stat("watching") == 1
-    assert "only counts" not in torch.cuda.lms.explain()
+    assert "does not track" not in torch.cuda.lms.explain()
     managed(x)
     evict()
     assert not is_resident(x)
@@ -236,7 +236,7 @@ def test_nothing_moves_before_a_counted_operator_ends():
     managed(x)  # this one is seen, and leaves it idle
     assert evict_count() == 0
     assert is_resident(x)
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="until the operators have ended"):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="until the operators that began before"):
         torch.empty(CAPACITY, dtype=torch.uint8, device="cuda")
     running.finish()
     assert evict_count() == 1

@@ -603,8 +603,8 @@ std::string Room::account(size_t bytes, const char* op) const {
        << mib(stats_.held_bytes.current) << ", paged out " << mib(stats_.paged_out_bytes.current)
        << ", host memory " << mib(mover_.arena().pinned().current) << '.';
   if (!attention_.settled()) {
-    text << " LMS has just started to watch operators, and pages nothing out until those that"
-            " began before have ended.";
+    text << " LMS has just started to watch operators. It pages nothing out until the operators"
+            " that began before have ended.";
   }
   if (!mover_.trouble().empty()) {
     text << " The last page-out failed: " << mover_.trouble();
