@@ -209,6 +209,10 @@ class BuilderError(MissingError):
     """cibuildwheel is missing, or too old to be asked."""
 
 
+class TraceError(InputError):
+    """A file is no trace of torch.cuda.lms.record(), or cannot be simulated."""
+
+
 class NoIdentifierError(InputError):
     """cibuildwheel has no build for the Python and architecture that were asked for."""
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from lmsbuild.errors import LmsbuildError
+
+# Only newer releases of click have a generic class.
+if TYPE_CHECKING:
+    _IntType = click.ParamType[int]
+else:
+    _IntType = click.ParamType
 
 # A missing one is wrong usage: click says so, and exits with 2.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -29,6 +36,21 @@ class _Completed(click.types.StringParamType):
         except LmsbuildError:
             return []  # a shell has nowhere to show it
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+class BytesType(_IntType):
+    """A number of bytes: 16G is 16 * 10**9, 16GiB is 16 * 2**30."""
+
+    name = "bytes"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", str(value))
+        if not found or (found[3] and not found[2]):
+            self.fail(f"{value!r} is not a number of bytes such as 16G or 512MiB", param, ctx)
+        power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
+        return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 class TagType(_Completed):
@@ -71,3 +93,4 @@ def _number(version: str) -> tuple[int, ...]:
 TAG = TagType()
 ARCHITECTURE = ArchitectureType()
 PYTHON = PythonType()
+BYTES = BytesType()

@@ -1,0 +1,1 @@
+"""What an iteration would take on another GPU, predicted from a recording of it."""

@@ -1,0 +1,196 @@
+"""The runtime's planner, compiled for this machine and called through its C interface."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import hashlib
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.errors import CompileError, TraceError
+from lmsbuild.native.compile import RUNTIME_SOURCES
+from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.simulate.trace import Trace
+from lmsbuild.tools import atomic
+from lmsbuild.tools.cache import scratch, sha256_of_files
+
+# What of the runtime needs neither torch nor CUDA.
+_SOURCES = ("plan/*.cpp", "record/iteration.cpp", "record/simulation.cpp")
+_HEADERS = (
+    "plan/*.h",
+    "record/iteration.h",
+    "record/simulation.h",
+    "record/trace.h",
+    "base/export.h",
+)
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-DNDEBUG", "-fvisibility=hidden")
+_LIBRARY = "liblmsplan.so"
+_EVENT_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What an iteration is simulated on.
+
+    Attributes:
+        limit: bytes of GPU memory that may be in use.
+        out_rate: bytes per second from the GPU to the host.
+        in_rate: bytes per second from the host to the GPU.
+        overhead: seconds that each transfer takes besides.
+    """
+
+    limit: int
+    out_rate: float
+    in_rate: float
+    overhead: float = 10e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What an iteration takes.
+
+    Attributes:
+        seconds: its time.
+        stall_seconds: the part of it in which no operator runs.
+        bytes_out: bytes copied to the host.
+        bytes_in: bytes copied to the GPU.
+        peak_bytes: the most GPU memory in use.
+    """
+
+    seconds: float
+    stall_seconds: float
+    bytes_out: int
+    bytes_in: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """The last iteration of a trace, with a limit.
+
+    Attributes:
+        operators: how many it has.
+        blocks: how many storages they use.
+        compute_seconds: its time with everything on the GPU.
+        peak_bytes: GPU memory that it needs for that.
+        fits: it is within the limit, so LMS is not necessary.
+        planned: with planned transfers; None if everything fits.
+        on_demand: with transfers when they are needed, as LMS makes them today.
+        bound_seconds: no plan is faster.
+    """
+
+    operators: int
+    blocks: int
+    compute_seconds: float
+    peak_bytes: int
+    fits: bool
+    planned: Prediction
+    on_demand: Prediction
+    bound_seconds: float
+
+
+class _Machine(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_double) for name in ("limit", "out_rate", "in_rate", "overhead")
+    )
+
+
+class _Prediction(ctypes.Structure):
+    _fields_ = (
+        ("seconds", ctypes.c_double),
+        ("stall_seconds", ctypes.c_double),
+        ("bytes_out", ctypes.c_int64),
+        ("bytes_in", ctypes.c_int64),
+        ("peak_bytes", ctypes.c_int64),
+    )
+
+    def read(self) -> Prediction:
+        return Prediction(**{name: getattr(self, name) for name, _ in self._fields_})
+
+
+class _Simulation(ctypes.Structure):
+    _fields_ = (
+        ("operators", ctypes.c_int64),
+        ("blocks", ctypes.c_int64),
+        ("compute_seconds", ctypes.c_double),
+        ("peak_bytes", ctypes.c_int64),
+        ("fits", ctypes.c_int64),
+        ("planned", _Prediction),
+        ("on_demand", _Prediction),
+        ("bound_seconds", ctypes.c_double),
+    )
+
+
+class Planner:
+    """The compiled planner."""
+
+    def __init__(self, library: Path) -> None:
+        self._simulate = ctypes.CDLL(str(library)).lms_simulate
+        self._simulate.restype = ctypes.c_int
+
+    def simulate(self, trace: Trace, machine: Machine) -> Simulation:
+        """Predict the trace's last iteration.
+
+        Raises TraceError: it has no complete iteration, or an operator needs more than the limit.
+        """
+        names = (ctypes.c_char_p * len(trace.names))(*(name.encode() for name in trace.names))
+        given = _Machine(**dataclasses.asdict(machine))
+        found, why = _Simulation(), ctypes.c_char_p()
+        failed = self._simulate(
+            trace.events,
+            ctypes.c_size_t(len(trace.events) // _EVENT_BYTES),
+            names,
+            ctypes.c_size_t(len(names)),
+            ctypes.c_int64(trace.unmanaged_bytes),
+            ctypes.byref(given),
+            ctypes.byref(found),
+            ctypes.byref(why),
+        )
+        if failed:
+            raise TraceError((why.value or b"").decode("utf-8", "replace"))
+        return Simulation(
+            operators=found.operators,
+            blocks=found.blocks,
+            compute_seconds=found.compute_seconds,
+            peak_bytes=found.peak_bytes,
+            fits=bool(found.fits),
+            planned=found.planned.read(),
+            on_demand=found.on_demand.read(),
+            bound_seconds=found.bound_seconds,
+        )
+
+
+def planner(patches: Path, cache: Path) -> Planner:
+    """The planner from the cache, or compiled, which takes some seconds.
+
+    Raises:
+        CompileError: it does not compile.
+        ToolMissingError: there is no C++ compiler.
+    """
+    runtime = patches / "runtime"
+    root = runtime / RUNTIME_SOURCES
+    files = {
+        str(path.relative_to(runtime)): path
+        for pattern in (*_SOURCES, *_HEADERS)
+        for path in sorted(root.glob(pattern))
+    }
+    compiler = find_compiler(platform.machine())
+    key = f"{sha256_of_files(files)} {compiler.version} {' '.join(_FLAGS)}"
+    folder = cache / "libraries" / f"planner-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    library = folder / _LIBRARY
+    if not library.exists():
+        with scratch(cache) as work:
+            built = Path(work) / _LIBRARY
+            sources = [str(path) for path in files.values() if path.suffix == ".cpp"]
+            command = [*compiler.command, *_FLAGS, "-I", str(runtime), *sources, "-o", str(built)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise CompileError(
+                    f"the planner does not compile with {compiler.version}", detail=done.stderr
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            atomic.write_bytes(library, built.read_bytes())
+    return Planner(library)

@@ -1,0 +1,93 @@
+"""Reading the files that torch.cuda.lms.record() writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmsbuild.errors import FileAccessError, TraceError
+
+FORMAT = "lms-trace"
+VERSION = 1
+
+# In the order of TraceEvent::Kind, in record/trace.h of the runtime.
+KINDS = ("operator", "allocated", "known", "read", "written", "freed", "step", "mark")
+_CODES = {kind: code for code, kind in enumerate(KINDS)}
+_EVENT = struct.Struct("=QIHBB")  # TraceEvent: value, block, name, kind, unused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A recording of one GPU.
+
+    Attributes:
+        torch: version of PyTorch.
+        gpu: name of the GPU.
+        gpu_bytes: its memory.
+        limit_bytes: the limit of LMS while it was recorded.
+        unmanaged_bytes: memory in use that LMS does not manage.
+        names: names of operators.
+        events: packed events, 16 bytes each, as the planner reads them.
+    """
+
+    torch: str
+    gpu: str
+    gpu_bytes: int
+    limit_bytes: int
+    unmanaged_bytes: int
+    names: tuple[str, ...]
+    events: bytes
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        TraceError: it is not a trace, or of another version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileAccessError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        text = json.loads(data)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise TraceError(
+            f"{path} is not a trace; torch.cuda.lms.record() writes them", detail=str(error)
+        ) from error
+    if not isinstance(text, dict) or text.get("format") != FORMAT:
+        raise TraceError(f"{path} is not a trace; torch.cuda.lms.record() writes them")
+    if text.get("version") != VERSION:
+        raise TraceError(
+            f"{path} has version {text.get('version')} of the format, and this lmsbuild reads "
+            f"version {VERSION}; use the lmsbuild that built that PyTorch"
+        )
+    try:
+        return _trace(text)
+    except (KeyError, TypeError, ValueError, struct.error) as error:
+        raise TraceError(f"{path} is damaged; record it again", detail=repr(error)) from error
+
+
+def _trace(text: dict[str, Any]) -> Trace:
+    return Trace(
+        torch=str(text["torch"]),
+        gpu=str(text["gpu"]),
+        gpu_bytes=int(text["gpu_bytes"]),
+        limit_bytes=int(text["limit_bytes"]),
+        unmanaged_bytes=int(text["unmanaged_bytes"]),
+        names=tuple(map(str, text["names"])),
+        events=b"".join(map(_packed, text["events"])),
+    )
+
+
+def _packed(event: list[Any]) -> bytes:
+    kind, block, value, *name = event
+    return _EVENT.pack(value, block, name[0] if name else 0, _CODES[kind], 0)

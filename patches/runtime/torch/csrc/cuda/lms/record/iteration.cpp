@@ -1,0 +1,190 @@
+#include <torch/csrc/cuda/lms/record/iteration.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+using Kind = TraceEvent::Kind;
+using Events = std::vector<TraceEvent>;
+
+// Where the events of the last iteration begin and end.
+struct Range {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+Range between_the_last_steps(const Events& events) {
+  Range range;
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == Kind::Step) {
+      range = {range.end, i + 1};
+    }
+  }
+  return range.begin == 0 ? Range{} : range;
+}
+
+class Reader {
+ public:
+  Reader(const Events& events, const std::vector<std::string>& names)
+      : events_(events), names_(names) {}
+
+  plan::Trace read(Range range) {
+    for (size_t i = 0; i < range.begin; ++i) {
+      before(events_[i]);
+    }
+    // Blocks that no operator of the iteration uses take memory, too.
+    for (const auto& [number, bytes] : bytes_) {
+      add(number, bytes);
+    }
+    for (size_t i = range.begin; i < range.end; ++i) {
+      during(events_[i]);
+    }
+    for (const auto& [number, index] : live_) {
+      plan::Block& block = trace_.blocks[index];
+      if (!block.persistent()) {
+        block.freed = last(); // in the next iteration
+      }
+    }
+    share_times();
+    return std::move(trace_);
+  }
+
+ private:
+  void before(const TraceEvent& event) {
+    switch (event.kind) {
+      case Kind::Allocated:
+      case Kind::Known:
+        bytes_[event.block] = static_cast<int64_t>(event.value);
+        break;
+      case Kind::Freed:
+        bytes_.erase(event.block);
+        break;
+      case Kind::Mark:
+        time_ = std::max(time_, event.value);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void during(const TraceEvent& event) {
+    switch (event.kind) {
+      case Kind::Operator:
+        trace_.operators.emplace_back();
+        trace_.operators.back().name = event.name < names_.size() ? names_[event.name] : "";
+        break;
+      case Kind::Allocated:
+        add(event.block, static_cast<int64_t>(event.value)).allocated = last();
+        break;
+      case Kind::Known:
+        add(event.block, static_cast<int64_t>(event.value));
+        break;
+      case Kind::Read:
+      case Kind::Written:
+        use(event.block, event.kind == Kind::Written);
+        break;
+      case Kind::Freed:
+        free(event.block);
+        break;
+      case Kind::Mark:
+        marks_.push_back({trace_.operators.size(), event.value});
+        break;
+      case Kind::Step:
+        break;
+    }
+  }
+
+  // The operator that runs. Before the first one, that is the one to come.
+  plan::Place last() const {
+    return std::max<plan::Place>(trace_.size() - 1, 0);
+  }
+
+  plan::Block& add(uint32_t number, int64_t bytes) {
+    live_[number] = static_cast<uint32_t>(trace_.blocks.size());
+    trace_.blocks.emplace_back();
+    trace_.blocks.back().bytes = bytes;
+    return trace_.blocks.back();
+  }
+
+  void use(uint32_t number, bool writes) {
+    const auto found = live_.find(number);
+    if (trace_.operators.empty() || found == live_.end()) {
+      return; // of an operator that began in the iteration before
+    }
+    const uint32_t index = found->second;
+    auto& accesses = trace_.operators.back().accesses;
+    const auto known = std::find_if(
+        accesses.begin(), accesses.end(), [&](const plan::Access& a) { return a.block == index; });
+    if (known == accesses.end()) {
+      accesses.push_back({index, writes});
+    } else {
+      known->writes = known->writes || writes;
+    }
+  }
+
+  void free(uint32_t number) {
+    const auto found = live_.find(number);
+    if (found == live_.end()) {
+      return;
+    }
+    plan::Block& block = trace_.blocks[found->second];
+    block.allocated = std::max<plan::Place>(block.allocated, 0);
+    block.freed = last();
+    if (trace_.operators.empty()) {
+      block.bytes = 0; // the iteration before had it, to its end
+    }
+    live_.erase(found);
+  }
+
+  void share_times() {
+    size_t first = 0;
+    for (const Mark& mark : marks_) {
+      const uint64_t time = std::max(time_, mark.time);
+      const size_t count = mark.operators - first;
+      for (size_t i = first; i < mark.operators; ++i) {
+        trace_.operators[i].seconds =
+            static_cast<double>(time - time_) * 1e-9 / static_cast<double>(count);
+      }
+      if (count > 0) {
+        time_ = time;
+        first = mark.operators;
+      }
+    }
+    // After the last mark nothing is known: as long as the operators before it, on average.
+    const double known = trace_.seconds();
+    for (size_t i = first; i < trace_.operators.size(); ++i) {
+      trace_.operators[i].seconds = first > 0 ? known / static_cast<double>(first) : 0;
+    }
+  }
+
+  struct Mark {
+    size_t operators; // that began before it
+    uint64_t time; // nanoseconds
+  };
+
+  const Events& events_;
+  const std::vector<std::string>& names_;
+  plan::Trace trace_;
+  std::unordered_map<uint32_t, uint32_t> live_; // indices of blocks, by their numbers
+  std::map<uint32_t, int64_t> bytes_; // of the blocks that live when it begins, by their numbers
+  std::vector<Mark> marks_;
+  uint64_t time_ = 0; // of the last mark
+};
+
+} // namespace
+
+plan::Trace
+last_iteration(const Events& events, const std::vector<std::string>& names, int64_t unmanaged) {
+  plan::Trace trace = Reader(events, names).read(between_the_last_steps(events));
+  trace.unmanaged = unmanaged;
+  return trace;
+}
+
+} // namespace torch::cuda::lms

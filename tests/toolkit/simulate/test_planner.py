@@ -1,0 +1,136 @@
+"""The planner behind `lmsbuild simulate`, and how it reads the events of a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lmsbuild.cli.main import main
+from lmsbuild.errors import TraceError
+from lmsbuild.resources import patches_dir
+from lmsbuild.simulate.planner import Machine, Planner, Simulation, planner
+from lmsbuild.simulate.trace import read_trace
+from tests.toolkit.simulate.traces import MB, Recording, training
+
+LAYERS = 8
+# Weights, activations, what is unmanaged. Gradients of the iteration before are gone at the peak,
+# and the first of its own is allocated in the first backward operator.
+PEAK = (2 * LAYERS + 10 * LAYERS + 1 + 2) * MB
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def compiled(cache: Path) -> Planner:
+    return planner(patches_dir(), cache)
+
+
+def simulate(
+    compiled: Planner, recording: Recording, folder: Path, limit: int = 1000 * MB
+) -> Simulation:
+    trace = read_trace(recording.write(folder / "trace.json"))
+    return compiled.simulate(trace, Machine(limit=limit, out_rate=1e9, in_rate=1e9, overhead=0))
+
+
+def test_everything_fits(compiled: Planner, tmp_path: Path) -> None:
+    found = simulate(compiled, training(LAYERS), tmp_path)
+    assert found.fits
+    assert found.operators == 3 * LAYERS
+    assert found.peak_bytes == PEAK
+    assert found.compute_seconds == pytest.approx(3 * LAYERS * 1e-3)
+    assert found.planned.bytes_out == found.planned.bytes_in == 0
+    assert found.planned.seconds == pytest.approx(found.compute_seconds)
+
+
+def test_less_memory(compiled: Planner, tmp_path: Path) -> None:
+    limit = PEAK - 25 * MB
+    found = simulate(compiled, training(LAYERS), tmp_path, limit)
+    assert not found.fits
+    assert 25 * MB <= found.planned.bytes_out <= 36 * MB, "no more than blocks of 10 MB make of it"
+    assert found.planned.peak_bytes <= limit
+    assert found.on_demand.peak_bytes <= limit
+    assert found.bound_seconds <= found.planned.seconds + 1e-9
+    assert found.planned.seconds <= found.on_demand.seconds + 1e-9
+
+
+def test_an_operator_that_needs_more(compiled: Planner, tmp_path: Path) -> None:
+    message = r"operator 1 \(forward\) alone needs 23000000 bytes, and the limit is 22000000"
+    with pytest.raises(TraceError, match=message):
+        simulate(compiled, training(LAYERS), tmp_path, 22 * MB)
+
+
+def test_blocks_that_nobody_uses_take_memory(compiled: Planner, tmp_path: Path) -> None:
+    recording = Recording()
+    recording.block("known", 100 * MB)
+    for _ in range(2):
+        recording.operator("op", recording.block("allocated", MB))
+        recording.free(recording.blocks)
+        recording.step()
+    # One is freed in the next iteration, and another allocated.
+    assert simulate(compiled, recording, tmp_path).peak_bytes == 102 * MB
+
+
+def test_times_are_shared_by_the_operators_between_marks(compiled: Planner, tmp_path: Path) -> None:
+    recording = training(LAYERS)
+    recording.events = [
+        event
+        for number, event in enumerate(recording.events)
+        if event[0] != "mark" or number % 3 == 0 or recording.events[number + 1][0] == "step"
+    ]
+    found = simulate(compiled, recording, tmp_path)
+    assert found.compute_seconds == pytest.approx(3 * LAYERS * 1e-3)
+
+
+@pytest.mark.parametrize("iterations", [0, 1])
+def test_no_complete_iteration(iterations: int, compiled: Planner, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="record at least two steps"):
+        simulate(compiled, training(LAYERS, iterations), tmp_path)
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, *arguments: str, code: int = 0
+) -> tuple[str, str]:
+    monkeypatch.setattr("lmsbuild.cli.commands.simulate.default_cache", lambda: cache)
+    result = CliRunner().invoke(main, ["simulate", *arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
+
+
+def test_the_command(
+    compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(training(LAYERS).write(tmp_path / "trace.json.gz"))
+    out, _ = run(monkeypatch, cache, path)
+    assert "an iteration has 24 operators, takes 24.0 ms and needs 0.10 GB" in out
+    assert "LMS is not necessary: that fits in 15.00 GB" in out
+    out, _ = run(monkeypatch, cache, path, "--gpu-memory", "80M", "--link", "1G")
+    assert [line.split("  ")[0].strip() for line in out.splitlines() if " ms" in line][1:] == [
+        "transfers on demand",
+        "planned transfers",
+        "lower bound",
+    ]
+    out, _ = run(
+        monkeypatch, cache, path, "--gpu-memory", "80M", "--link", "1G", "--link-in", "2G", "--json"
+    )
+    told = json.loads(out)
+    assert (told["gpu_memory"], told["link_out"], told["link_in"]) == (80 * MB, 10**9, 2 * 10**9)
+    assert told["planned"]["peak_bytes"] <= 0.95 * 80 * MB
+
+
+def test_mistakes(
+    compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(training(LAYERS).write(tmp_path / "trace.json"))
+    _, err = run(monkeypatch, cache, path, "--gpu-memory", "lots", code=2)
+    assert "'lots' is not a number of bytes such as 16G or 512MiB" in err
+    _, err = run(monkeypatch, cache, path, "--gpu-memory", "10M", code=TraceError.exit_code)
+    assert "alone needs" in err
