@@ -12,8 +12,8 @@ from shapes import chain, living, llama, lowest_limit, random_trace, resnet
 
 CHOICES = 20_000.0
 # Times the optimum, for time and for bytes, each on its own: a plan has to do for both.
-WORST_TIME, MEAN_TIME = 2.0, 1.02
-WORST_BYTES, MEAN_BYTES = 3.0, 1.02
+WORST_TIME, MEAN_TIME = 1.3, 1.01
+WORST_BYTES, MEAN_BYTES = 2.0, 1.01
 
 
 def machine_for(trace: Trace, generator: random.Random) -> Machine | None:
@@ -44,14 +44,17 @@ def test_small_traces_against_every_plan(planner: Planner) -> None:
         assert result.bound_in + result.bound_out <= fewest, seed
         assert result.seconds >= seconds * (1 - 1e-9), seed
         times.append(result.seconds / seconds if seconds else 1.0)
-        moved.append(result.bytes_moved / fewest if fewest else 1.0 + result.bytes_moved)
+        # With unequal rates more bytes in the fast direction can be better.
+        if machine.out_rate == machine.in_rate:
+            moved.append(result.bytes_moved / fewest if fewest else 1.0 + result.bytes_moved)
     report = (
         f"{len(times)} traces: time at most {max(times):.3f} and in the mean"
-        f" {sum(times) / len(times):.3f} of the optimum, bytes {max(moved):.3f} and"
-        f" {sum(moved) / len(moved):.3f}"
+        f" {sum(times) / len(times):.3f} of the optimum; {len(moved)} of them: bytes"
+        f" {max(moved):.3f} and {sum(moved) / len(moved):.3f}"
     )
     print(report)
     assert len(times) > 500
+    assert len(moved) > 200
     assert max(times) <= WORST_TIME, report
     assert sum(times) / len(times) <= MEAN_TIME, report
     assert max(moved) <= WORST_BYTES, report

@@ -38,7 +38,7 @@ class Planner {
     for (const int64_t part : {0, 512, 128, 48, 24, 12, 6}) {
       const int64_t room = machine_.limit - (part == 0 ? 0 : machine_.limit / part);
       const std::vector<int64_t> rooms(living_.size(), room);
-      worse = consider(select(trace_, gaps_, living_, needed_, rooms)) ? 0 : worse + 1;
+      worse = consider(select(trace_, machine_, gaps_, living_, needed_, rooms)) ? 0 : worse + 1;
       // No other choice can be much better, or is likely to be better at all.
       const bool found = !best_.moves.empty();
       if (found && (worse == 2 || best_score_ <= bound_.seconds * 1.005)) {
@@ -50,12 +50,18 @@ class Planner {
   }
 
  private:
-  // Time counts, and a fifth of the share of bytes that move above what has to.
+  // Time counts, and a fifth of the share of transfers beyond those that have to be.
   double score(const Prediction& prediction) const {
-    constexpr double kBytes = 0.2;
-    const double moved = static_cast<double>(prediction.bytes_in + prediction.bytes_out);
-    const double least = static_cast<double>(bound_.bytes_in + bound_.bytes_out);
-    return prediction.seconds * (1 + kBytes * std::max(0.0, moved / std::max(1.0, least) - 1));
+    constexpr double kTransfers = 0.2;
+    const double least = link_seconds(bound_.bytes_out, bound_.bytes_in);
+    const double most = link_seconds(prediction.bytes_out, prediction.bytes_in);
+    const double beyond = least > 0 ? std::max(0.0, most / least - 1) : 0;
+    return prediction.seconds * (1 + kTransfers * beyond);
+  }
+
+  double link_seconds(int64_t out, int64_t in) const {
+    return static_cast<double>(out) / machine_.out_rate +
+           static_cast<double>(in) / machine_.in_rate;
   }
 
   bool consider(const std::vector<bool>& chosen) {
@@ -70,21 +76,25 @@ class Planner {
     return true;
   }
 
-  // Each gap the other way. In a short trace one block can be a large part of all bytes, and there
-  // is time to try.
+  // Each gap the other way, alone and with each other one. In a short trace one block can be a
+  // large part of all bytes, and there is time to try.
   void toggle() {
     constexpr size_t kOperators = 3000; // all that are scheduled
-    size_t left = best_.moves.empty() ? 0 : kOperators;
+    constexpr Place kShort = 100; // operators
+    size_t left = best_.moves.empty() || trace_.size() > kShort ? 0 : kOperators;
     for (bool changed = true; changed;) {
       changed = false;
       for (size_t k = 0; k < gaps_.size(); ++k) {
-        if (left < trace_.operators.size()) {
-          return;
+        for (size_t n = k; n < gaps_.size(); ++n) {
+          if (left < trace_.operators.size()) {
+            return;
+          }
+          left -= trace_.operators.size();
+          std::vector<bool> other = chosen_;
+          other[k] = !other[k];
+          other[n] = n == k ? other[n] : !other[n];
+          changed = consider(other) || changed;
         }
-        left -= trace_.operators.size();
-        std::vector<bool> other = chosen_;
-        other[k] = !other[k];
-        changed = consider(other) || changed;
       }
     }
   }

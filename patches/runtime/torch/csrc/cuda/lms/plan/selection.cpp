@@ -19,8 +19,16 @@ Place distance(const Gap& gap, Place shift) {
 class Selection {
  public:
   // `missing`: bytes that have to be away, for each operator; less than none where there is room.
-  Selection(const Trace& trace, const std::vector<Gap>& gaps, const std::vector<int64_t>& missing)
-      : trace_(trace), gaps_(gaps), size_(trace.size()), missing_(missing), chosen_(gaps.size()) {}
+  Selection(
+      const Trace& trace,
+      const Machine& machine,
+      const std::vector<Gap>& gaps,
+      const std::vector<int64_t>& missing)
+      : machine_(machine),
+        gaps_(gaps),
+        size_(trace.size()),
+        missing_(missing),
+        chosen_(gaps.size()) {}
 
   std::vector<bool> run() {
     sweep();
@@ -145,7 +153,9 @@ class Selection {
 
   void return_needless() {
     for (const size_t k : chosen_by_bytes()) {
-      if (missing_.largest(gaps_[k].begin + 1, gaps_[k].end) <= -gaps_[k].bytes) {
+      // A block that costs nothing to be away may save another one.
+      const bool free = gaps_[k].begin < 0;
+      if (!free && missing_.largest(gaps_[k].begin + 1, gaps_[k].end) <= -gaps_[k].bytes) {
         chosen_[k] = false;
         away(k, -gaps_[k].bytes);
       }
@@ -201,11 +211,11 @@ class Selection {
     }
   }
 
-  // Bytes that move because of a gap: in, and out unless another gap after the same write is
-  // chosen.
-  int64_t cost(size_t k) const {
+  // Seconds that the links are busy because of a gap: with its fetch, and with its copy unless
+  // another gap after the same write is chosen.
+  double cost(size_t k) const {
     const Gap& gap = gaps_[k];
-    int64_t bytes = gap.returns() ? gap.bytes : 0;
+    double seconds = gap.returns() ? machine_.in_seconds(gap.bytes) : 0;
     if (gap.written != Gap::kNever) {
       bool copied = false;
       for (size_t n = k; n > 0 && gaps_[n - 1].block == gap.block; --n) {
@@ -214,9 +224,9 @@ class Selection {
       for (size_t n = k + 1; n < gaps_.size() && gaps_[n].block == gap.block; ++n) {
         copied = copied || (chosen_[n] && same_write(n, k));
       }
-      bytes += copied ? 0 : gap.bytes;
+      seconds += copied ? 0 : machine_.out_seconds(gap.bytes);
     }
-    return bytes;
+    return seconds;
   }
 
   bool same_write(size_t a, size_t b) const {
@@ -226,7 +236,7 @@ class Selection {
   // Adds a gap that makes others needless which cost more together. Each try looks at all chosen
   // gaps, so there are fewer tries the more gaps there are.
   void cheapen() {
-    constexpr size_t kLooks = 20000;
+    constexpr size_t kLooks = 12000;
     std::vector<size_t> chosen = chosen_by_bytes();
     size_t looks = 0;
     for (bool changed = true; changed && looks < kLooks;) {
@@ -235,10 +245,10 @@ class Selection {
         if (chosen_[k]) {
           continue;
         }
-        const int64_t price = cost(k);
+        const double price = cost(k);
         chosen_[k] = true;
         away(k, gaps_[k].bytes);
-        int64_t saved = 0;
+        double saved = 0;
         std::vector<size_t> dropped;
         for (const size_t other : chosen) {
           ++looks;
@@ -250,8 +260,8 @@ class Selection {
             dropped.push_back(other);
           }
         }
-        if (saved > price) {
-          chosen = chosen_by_bytes();
+        if (saved > price * (1 + 1e-9)) {
+          chosen.push_back(k);
           changed = true;
           continue;
         }
@@ -265,7 +275,7 @@ class Selection {
     }
   }
 
-  const Trace& trace_;
+  const Machine& machine_;
   const std::vector<Gap>& gaps_;
   const Place size_;
   Tree missing_;
@@ -276,6 +286,7 @@ class Selection {
 
 std::vector<bool> select(
     const Trace& trace,
+    const Machine& machine,
     const std::vector<Gap>& gaps,
     const std::vector<int64_t>& living,
     const std::vector<int64_t>& needed,
@@ -284,7 +295,7 @@ std::vector<bool> select(
   for (size_t i = 0; i < living.size(); ++i) {
     missing[i] = living[i] - std::max(room[i], needed[i]);
   }
-  return Selection(trace, gaps, missing).run();
+  return Selection(trace, machine, gaps, missing).run();
 }
 
 } // namespace torch::cuda::lms::plan
