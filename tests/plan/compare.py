@@ -28,9 +28,8 @@ def machine(limit: float) -> Machine:
 
 
 def compare(planner: Planner) -> None:
-    print(
-        "shape       peak  limit  in memory  on demand   plan  bound  ratio  out/in GB  their bound"
-    )
+    print("peak, limit and bytes out/in with their bounds in GB; times in ms; ratio: plan to bound")
+    print("shape       peak  limit  in memory  on demand   plan  bound  ratio  out/in  bounds")
     for name, trace, limits in SHAPES:
         for limit in limits:
             plan = planner.plan(trace, machine(limit * GB))

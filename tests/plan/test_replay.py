@@ -98,6 +98,21 @@ def test_a_good_plan(planner: Planner) -> None:
     assert result.peak_bytes == 10
 
 
+def test_memory_that_a_fetch_waits_for_is_not_there_earlier_for_others(planner: Planner) -> None:
+    # The copy of block 0 ends at 11 s. The fetch of block 1 needs a part of its memory, and block
+    # 2 another part.
+    blocks = [Block(10, 0, 3), Block(4), Block(4, 1, 1)]
+    trace = Trace([1.0] * 4, [(3, 1, False)], blocks)
+    moves = [
+        Move(0, copy_after=0, copies=True, drop_before=1, fetch_before=NONE, needed_at=NONE),
+        Move(1, copy_after=3, copies=False, drop_before=4, fetch_before=5, needed_at=7),
+    ]
+    result = planner.replay(trace, Machine(10, 1.0, 100.0), moves)
+    assert result.fault == "none"
+    assert result.starts == [0.0, 11.0, 12.0, 13.0]
+    assert result.causes == ["none", "memory", "none", "none"]
+
+
 MUTANTS: dict[str, tuple[Callable[[Move], list[Move]], str]] = {
     "nothing leaves": (lambda good: [], "limit"),
     "dropped before its last use": (
