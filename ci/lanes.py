@@ -49,7 +49,8 @@ PARTS = (
     # needs the wheel and the library that the default tag's tests have put into the cache by then.
     Part("default-tag", (PYTHON, "ci/torch_tests.py", "--default")),
     Part("toolkit", PYTEST),
-    Part("other-tags", (PYTHON, "ci/torch_tests.py", "--others")),
+    Part("newest-tag", (PYTHON, "ci/torch_tests.py", "--newest")),
+    Part("oldest-tag", (PYTHON, "ci/torch_tests.py", "--oldest")),
     Part("cross", (PYTHON, "ci/cross_tests.py")),
     Part("conda", (*PYTEST, "tests/conda")),
 )

@@ -2,7 +2,7 @@
 
     python ci/torch_tests.py                       # the oldest, the newest and the default tag
     python ci/torch_tests.py --default             # only the default tag
-    python ci/torch_tests.py --others              # only the oldest and the newest tag
+    python ci/torch_tests.py --oldest              # only the oldest tag; also --newest
     python ci/torch_tests.py TAG ...               # these tags, with every test
     python ci/torch_tests.py --matrix TABLE.md     # every tag; the table says what came out
     python ci/torch_tests.py --programs N          # N random programs on each, and the threads
@@ -36,6 +36,7 @@ from lmsbuild.wheel.suite import Device, run_suite
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("pytest", "expecttest", "hypothesis")
+LANDMARKS = ("default", "oldest", "newest")
 # The first release that knows NumPy 2.
 NUMPY2 = Version("2.3")
 QUIET = ("-q", "-ra")
@@ -68,15 +69,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tags", nargs="*", metavar="TAG")
     part = parser.add_mutually_exclusive_group()
-    part.add_argument("--default", action="store_true", help="only the default tag")
-    part.add_argument("--others", action="store_true", help="only the oldest and the newest tag")
+    for name in LANDMARKS:
+        part.add_argument(f"--{name}", action="store_true", help=f"only the {name} tag")
     part.add_argument("--matrix", type=Path, metavar="TABLE.md", help="every tag, into a table")
     parser.add_argument("--programs", type=int, metavar="N", help="run N random programs")
     options = parser.parse_args(arguments)
     if options.programs:
         os.environ["LMS_PROGRAMS"] = str(options.programs)
-    if options.tags and (options.matrix or options.default or options.others):
-        parser.error("name tags, or ask for the matrix, for the default tag or for the others")
+    if options.tags and (options.matrix or landmark_of(options)):
+        parser.error("name tags, or ask for the matrix, or for the default, oldest or newest tag")
     with in_use(default_cache()):
         return try_tags(options)
 
@@ -84,9 +85,10 @@ def main(arguments: Sequence[str]) -> int:
 def try_tags(options: argparse.Namespace) -> int:
     registry = load_registry()
     outcomes = []
-    for tag in chosen(registry, options.tags, matrix=bool(options.matrix)):
-        if options.others if tag == registry.default else options.default:
-            continue
+    tags = chosen(registry, options.tags, matrix=bool(options.matrix))
+    if landmark := landmark_of(options):
+        tags = [tag for tag in tags if tag.name == landmark_names(registry, tags)[landmark]]
+    for tag in tags:
         outcomes.append(try_tag(tag, runs(tag, registry, options)))
         if outcomes[-1].failure:
             print(outcomes[-1].failure, flush=True)
@@ -100,6 +102,21 @@ def try_tags(options: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}", flush=True)
     return bool(failed)
+
+
+def landmark_of(options: argparse.Namespace) -> str:
+    """The one of LANDMARKS that was asked for, or nothing."""
+    return next((name for name in LANDMARKS if getattr(options, name)), "")
+
+
+def landmark_names(registry: Registry, tags: Sequence[Tag]) -> dict[str, str]:
+    """The name of the tag that each of LANDMARKS stands for. None stands for two."""
+    others = [tag.name for tag in registry if tag in tags and tag != registry.default]
+    return {
+        "default": registry.default.name,
+        "oldest": others[0] if others else "",
+        "newest": others[-1] if len(others) > 1 else "",
+    }
 
 
 def chosen(registry: Registry, names: Iterable[str], *, matrix: bool) -> list[Tag]:

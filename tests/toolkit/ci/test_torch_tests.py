@@ -119,7 +119,8 @@ PARTS = [
     [
         (["v1.0.0"], 0, [("torch-v1.0.0.whl", ["simcuda", "runtime", "suite"])]),
         (["--default"], 0, [EVERYTHING]),
-        (["--others"], 1, PARTS),
+        (["--oldest"], 0, PARTS[:1]),
+        (["--newest"], 1, PARTS[1:]),
         ([], 1, [*PARTS, EVERYTHING]),
     ],
 )
@@ -130,7 +131,7 @@ def test_only_the_default_tag_gets_everything(
     assert tested == expected
 
 
-@pytest.mark.parametrize("option", [["--matrix", "x.md"], ["--default"], ["--others"]])
+@pytest.mark.parametrize("option", [["--matrix", "x.md"], ["--default"], ["--oldest"]])
 def test_names_and_matrix_exclude_each_other(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
