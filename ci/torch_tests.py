@@ -87,7 +87,7 @@ def try_tags(options: argparse.Namespace) -> int:
     outcomes = []
     tags = chosen(registry, options.tags, matrix=bool(options.matrix))
     if landmark := landmark_of(options):
-        tags = [tag for tag in tags if tag.name == landmark_names(registry, tags)[landmark]]
+        tags = landmarks(registry, tags)[landmark]
     for tag in tags:
         outcomes.append(try_tag(tag, runs(tag, registry, options)))
         if outcomes[-1].failure:
@@ -109,13 +109,13 @@ def landmark_of(options: argparse.Namespace) -> str:
     return next((name for name in LANDMARKS if getattr(options, name)), "")
 
 
-def landmark_names(registry: Registry, tags: Sequence[Tag]) -> dict[str, str]:
-    """The name of the tag that each of LANDMARKS stands for. None stands for two."""
-    others = [tag.name for tag in registry if tag in tags and tag != registry.default]
+def landmarks(registry: Registry, tags: Sequence[Tag]) -> dict[str, list[Tag]]:
+    """The tag, if there is one, that each of LANDMARKS stands for. None stands for two."""
+    others = [tag for tag in tags if tag != registry.default]
     return {
-        "default": registry.default.name,
-        "oldest": others[0] if others else "",
-        "newest": others[-1] if len(others) > 1 else "",
+        "default": [tag for tag in tags if tag == registry.default],
+        "oldest": others[:1],
+        "newest": others[1:][-1:],
     }
 
 

@@ -381,8 +381,7 @@ def record(path, device=None):
 
     The file says which storages were allocated, used and freed, in which order,
     and how long the GPU took. Record two or more iterations, after the first ones
-    have passed. Recording costs about 1 % of the host's time. If the block raises
-    an exception, no file is written.
+    have passed. If the block raises an exception, no file is written.
 
     Args:
         path (str or path-like): the file, in JSON; compressed if its name ends

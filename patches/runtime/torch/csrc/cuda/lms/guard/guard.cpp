@@ -7,6 +7,8 @@
 #include <torch/csrc/cuda/lms/guard/crossing.h>
 #include <torch/csrc/cuda/lms/guard/node.h>
 
+#include <c10/cuda/CUDAGuard.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -116,6 +118,7 @@ void record(Block& block, c10::cuda::CUDAStream stream, bool write) {
   }
   if (const Frame* const frame = unpinning_frame(thread())) {
     if (!pager.pools.capturing()) {
+      const c10::cuda::CUDAGuard guard(pager.device);
       pager.recorder.mark(stream.stream());
     }
     pager.recorder.in_operator(frame->number, frame->name);

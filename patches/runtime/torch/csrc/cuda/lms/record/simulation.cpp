@@ -29,12 +29,10 @@ simulate(const plan::Trace& trace, const plan::Machine& machine, lms_simulation&
   if (trace.operators.empty()) {
     return "the trace has no complete iteration: record at least two steps";
   }
-  for (std::string problem : {trace.problem(), machine.problem()}) {
-    if (!problem.empty()) {
-      return problem;
-    }
-  }
   const plan::Plan planned = plan::plan(trace, machine);
+  if (!planned.problem.empty()) {
+    return planned.problem;
+  }
   const std::vector<int64_t> living = plan::living(trace);
   result.operators = trace.size();
   result.blocks = static_cast<int64_t>(trace.blocks.size());
@@ -44,7 +42,7 @@ simulate(const plan::Trace& trace, const plan::Machine& machine, lms_simulation&
   result.planned = of(planned.prediction);
   result.on_demand = of(plan::on_demand(trace, machine));
   result.bound_seconds = planned.bound.seconds;
-  return planned.problem;
+  return "";
 }
 
 } // namespace

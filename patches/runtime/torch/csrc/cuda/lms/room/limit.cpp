@@ -50,7 +50,7 @@ void Limit::look() {
 }
 
 bool Limit::look_again() {
-  // A look costs about as much host time as a page-out.
+  // Not each time, because a look asks the driver.
   constexpr unsigned kExceeded = 16;
   if (!others_decide_ || ++exceeded_ < kExceeded) {
     return false;
