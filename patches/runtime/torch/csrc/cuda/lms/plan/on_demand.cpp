@@ -3,9 +3,9 @@
 #include <torch/csrc/cuda/lms/plan/gap.h>
 #include <torch/csrc/cuda/lms/plan/ledger.h>
 #include <torch/csrc/cuda/lms/plan/link.h>
+#include <torch/csrc/cuda/lms/plan/steady.h>
 
 #include <algorithm>
-#include <cmath>
 #include <list>
 
 namespace torch::cuda::lms::plan {
@@ -33,28 +33,10 @@ class Reaction {
   }
 
   Prediction run(int iterations) {
-    const Place size = trace_.size();
-    prediction_.starts.resize(size);
-    prediction_.stalls.resize(size);
-    prediction_.causes.resize(size);
-    prediction_.curve.resize(size);
-    double last = -1;
-    for (int iteration = 0; iteration < iterations; ++iteration) {
-      const double begin = end_;
-      prediction_.stall_seconds = 0;
-      prediction_.bytes_out = prediction_.bytes_in = 0;
-      ledger_.forget_peak();
-      for (Place place = 0; place < size; ++place) {
-        play(place);
-        prediction_.starts[place] -= begin;
-      }
-      prediction_.seconds = end_ - begin;
-      prediction_.peak_bytes = ledger_.peak();
-      if (iteration > 1 && std::abs(prediction_.seconds - last) <= 1e-9 * last) {
-        break;
-      }
-      last = prediction_.seconds;
-    }
+    play_until_steady(trace_.size(), iterations, end_, ledger_, prediction_, [&](Place place) {
+      play(place);
+      return true;
+    });
     return std::move(prediction_);
   }
 

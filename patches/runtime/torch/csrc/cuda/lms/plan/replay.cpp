@@ -2,9 +2,9 @@
 
 #include <torch/csrc/cuda/lms/plan/ledger.h>
 #include <torch/csrc/cuda/lms/plan/link.h>
+#include <torch/csrc/cuda/lms/plan/steady.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <tuple>
 #include <utility>
@@ -63,33 +63,15 @@ class Player {
         ledger_(machine.limit, begin()) {}
 
   Replay run(int iterations) {
-    Prediction& now = result_.prediction;
     result_.freed.assign(moves_.size(), Move::kNone);
     if (size_ == 0) {
       return std::move(result_);
     }
-    now.starts.resize(size_);
-    now.stalls.resize(size_);
-    now.causes.resize(size_);
-    now.curve.resize(size_);
-    double last = -1;
-    for (iteration_ = 0; iteration_ < iterations && result_.valid(); ++iteration_) {
-      const double begin = end_;
-      now.stall_seconds = 0;
-      now.bytes_out = now.bytes_in = 0;
-      ledger_.forget_peak();
-      for (Place place = 0; place < size_ && result_.valid(); ++place) {
-        play(place);
-        now.starts[place] -= begin;
-      }
-      now.seconds = end_ - begin;
-      now.peak_bytes = ledger_.peak();
-      // The first iteration begins with idle links, and with what the plan leaves at an end.
-      if (iteration_ > 1 && std::abs(now.seconds - last) <= 1e-9 * now.seconds) {
-        break;
-      }
-      last = now.seconds;
-    }
+    const int most = result_.valid() ? iterations : 0;
+    play_until_steady(size_, most, end_, ledger_, result_.prediction, [&](Place place) {
+      play(place);
+      return result_.valid();
+    });
     return std::move(result_);
   }
 
@@ -295,7 +277,6 @@ class Player {
   Ledger ledger_;
   Link out_;
   Link in_;
-  int iteration_ = 0;
   double end_ = 0; // of the operator before, seconds
 };
 
