@@ -9,26 +9,27 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lmsbuild.errors import CompileError, TraceError
 from lmsbuild.native.compile import RUNTIME_SOURCES
 from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.trace import Trace
 from lmsbuild.tools import atomic
 from lmsbuild.tools.cache import scratch, sha256_of_files
 
 # What of the runtime needs neither torch nor CUDA.
-_SOURCES = ("plan/*.cpp", "record/iteration.cpp", "record/simulation.cpp")
+_PARTS = ("iteration", "forecast", "simulation", "timeline")
+_SOURCES = ("plan/*.cpp", *(f"record/{name}.cpp" for name in _PARTS))
 _HEADERS = (
     "plan/*.h",
-    "record/iteration.h",
-    "record/simulation.h",
+    *(f"record/{name}.h" for name in _PARTS),
     "record/trace.h",
     "base/export.h",
 )
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-DNDEBUG", "-fvisibility=hidden")
 _LIBRARY = "liblmsplan.so"
-_EVENT_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,75 +93,39 @@ class Simulation:
     bound_seconds: float
 
 
-class _Machine(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_double) for name in ("limit", "out_rate", "in_rate", "overhead")
-    )
-
-
-class _Prediction(ctypes.Structure):
-    _fields_ = (
-        ("seconds", ctypes.c_double),
-        ("stall_seconds", ctypes.c_double),
-        ("bytes_out", ctypes.c_int64),
-        ("bytes_in", ctypes.c_int64),
-        ("peak_bytes", ctypes.c_int64),
-    )
-
-    def read(self) -> Prediction:
-        return Prediction(**{name: getattr(self, name) for name, _ in self._fields_})
-
-
-class _Simulation(ctypes.Structure):
-    _fields_ = (
-        ("operators", ctypes.c_int64),
-        ("blocks", ctypes.c_int64),
-        ("compute_seconds", ctypes.c_double),
-        ("peak_bytes", ctypes.c_int64),
-        ("fits", ctypes.c_int64),
-        ("planned", _Prediction),
-        ("on_demand", _Prediction),
-        ("bound_seconds", ctypes.c_double),
-    )
-
-
 class Planner:
     """The compiled planner."""
 
     def __init__(self, library: Path) -> None:
-        self._simulate = ctypes.CDLL(str(library)).lms_simulate
-        self._simulate.restype = ctypes.c_int
+        self._library = ctypes.CDLL(str(library))
 
     def simulate(self, trace: Trace, machine: Machine) -> Simulation:
         """Predict the trace's last iteration.
 
         Raises TraceError: it has no complete iteration, or an operator needs more than the limit.
         """
-        names = (ctypes.c_char_p * len(trace.names))(*(name.encode() for name in trace.names))
-        given = _Machine(**dataclasses.asdict(machine))
-        found, why = _Simulation(), ctypes.c_char_p()
-        failed = self._simulate(
-            trace.events,
-            ctypes.c_size_t(len(trace.events) // _EVENT_BYTES),
-            names,
-            ctypes.c_size_t(len(names)),
-            ctypes.c_int64(trace.unmanaged_bytes),
-            ctypes.byref(given),
-            ctypes.byref(found),
-            ctypes.byref(why),
+        found = self._call("simulate", trace, machine)._asdict()
+        for course in ("planned", "on_demand"):
+            found[course] = Prediction(**found[course]._asdict())
+        return Simulation(**found)
+
+    def timeline(self, trace: Trace, machine: Machine) -> Any:
+        """The same with what happens when: a Timeline of the runtime's lms_report/planner.py."""
+        return self._call("timeline", trace, machine)
+
+    def _call(self, function: str, trace: Trace, machine: Machine) -> Any:
+        planner = lms_report.module("planner")
+        recording = planner.Recording(
+            events=trace.events,
+            count=len(trace.events) // planner.EVENT_BYTES,
+            names=trace.names,
+            unmanaged_bytes=trace.unmanaged_bytes,
         )
-        if failed:
-            raise TraceError((why.value or b"").decode("utf-8", "replace"))
-        return Simulation(
-            operators=found.operators,
-            blocks=found.blocks,
-            compute_seconds=found.compute_seconds,
-            peak_bytes=found.peak_bytes,
-            fits=bool(found.fits),
-            planned=found.planned.read(),
-            on_demand=found.on_demand.read(),
-            bound_seconds=found.bound_seconds,
-        )
+        given = planner.Machine(**dataclasses.asdict(machine))
+        try:
+            return getattr(planner, function)(self._library, recording, given)
+        except planner.PlannerError as error:
+            raise TraceError(str(error)) from error
 
 
 def planner(patches: Path, cache: Path) -> Planner:

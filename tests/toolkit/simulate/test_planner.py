@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
 from lmsbuild.errors import TraceError
-from lmsbuild.resources import patches_dir
-from lmsbuild.simulate.planner import Machine, Planner, Simulation, planner
+from lmsbuild.simulate.planner import Machine, Planner, Simulation
 from lmsbuild.simulate.trace import read_trace
 from tests.toolkit.simulate.traces import MB, Recording, training
 
@@ -19,16 +18,6 @@ LAYERS = 8
 # Weights, activations, what is unmanaged. Gradients of the iteration before are gone at the peak,
 # and the first of its own is allocated in the first backward operator.
 PEAK = (2 * LAYERS + 10 * LAYERS + 1 + 2) * MB
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="session")
-def compiled(cache: Path) -> Planner:
-    return planner(patches_dir(), cache)
 
 
 def simulate(

@@ -70,24 +70,33 @@ class Reaction {
     states_[block].place = idle_.insert(idle_.end(), block);
   }
 
+  void moved(Movement::Kind kind, uint32_t block, double end, double seconds) {
+    prediction_.movements.push_back({kind, block, place_, end - seconds, end});
+  }
+
   double room(int64_t bytes) {
     while (ledger_.used() - ledger_.coming() + bytes > limit_ && !idle_.empty()) {
       const uint32_t victim = idle_.front();
       pin(victim);
       State& state = states_[victim];
       if (!state.true_copy) {
-        const int64_t moved = trace_.blocks[victim].bytes;
-        state.copied = out_.transfer(std::max(end_, state.arrived), machine_.out_seconds(moved));
+        const int64_t bytes_out = trace_.blocks[victim].bytes;
+        const double seconds = machine_.out_seconds(bytes_out);
+        state.copied = out_.transfer(std::max(end_, state.arrived), seconds);
         state.true_copy = true;
-        prediction_.bytes_out += moved;
+        prediction_.bytes_out += bytes_out;
+        moved(Movement::Kind::Out, victim, state.copied, seconds);
       }
       state.present = false;
-      ledger_.release(std::max({end_, state.arrived, state.copied}), trace_.blocks[victim].bytes);
+      const double free = std::max({end_, state.arrived, state.copied});
+      ledger_.release(free, trace_.blocks[victim].bytes);
+      moved(Movement::Kind::Drop, victim, free, 0);
     }
     return ledger_.take(end_, bytes, [](size_t) {});
   }
 
   void play(Place place) {
+    place_ = place;
     const Operator& op = trace_.operators[place];
     for (const Access access : op.accesses) {
       pin(access.block);
@@ -98,7 +107,9 @@ class Reaction {
       const Block& block = trace_.blocks[access.block];
       if (!state.present && (block.persistent() || block.allocated != place)) {
         const double from = std::max(room(block.bytes), state.copied);
-        state.arrived = in_.transfer(from, machine_.in_seconds(block.bytes));
+        const double seconds = machine_.in_seconds(block.bytes);
+        state.arrived = in_.transfer(from, seconds);
+        moved(Movement::Kind::In, access.block, state.arrived, seconds);
         state.present = true;
         prediction_.bytes_in += block.bytes;
       }
@@ -146,6 +157,7 @@ class Reaction {
   Link out_;
   Link in_;
   Prediction prediction_;
+  Place place_ = 0; // of the operator that is played
   double end_ = 0; // of the operator before, seconds
 };
 

@@ -33,6 +33,21 @@ enum class Cause : uint8_t {
   Memory, // memory was not free yet
 };
 
+// What happens to a block in an iteration.
+struct Movement {
+  enum class Kind : uint8_t {
+    Out, // it is copied to the host
+    In, // it is copied to the device
+    Drop, // its memory on the device is free for others: `begin` is `end`
+  };
+
+  Kind kind = Kind::Out;
+  uint32_t block = 0;
+  Place place = 0; // the operator at which it was issued
+  double begin = 0; // seconds from the iteration's beginning; may be after its end
+  double end = 0; // the same
+};
+
 // What is expected of an iteration in the steady state.
 struct Prediction {
   double seconds = 0; // of one iteration
@@ -44,6 +59,7 @@ struct Prediction {
   std::vector<double> stalls; // seconds before each operator
   std::vector<Cause> causes; // of each stall
   std::vector<int64_t> curve; // bytes in use or promised at each operator's start
+  std::vector<Movement> movements; // in the order of their issue
 };
 
 struct Plan {

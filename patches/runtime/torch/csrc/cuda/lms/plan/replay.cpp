@@ -230,7 +230,9 @@ class Player {
       return;
     }
     const int64_t bytes = trace_.blocks[move.block].bytes;
-    state.copied = out_.transfer(end_, machine_.out_seconds(bytes));
+    const double seconds = machine_.out_seconds(bytes);
+    state.copied = out_.transfer(end_, seconds);
+    moved(Movement::Kind::Out, place, move.block, state.copied, seconds);
     state.true_copy = true;
     result_.prediction.bytes_out += bytes;
   }
@@ -244,7 +246,9 @@ class Player {
       fail(Fault::Untrue, place, move.block, "is dropped, and the host has no true copy");
     }
     state.present = false;
-    ledger_.release(std::max(end_, state.copied), trace_.blocks[move.block].bytes, k);
+    const double free = std::max(end_, state.copied);
+    ledger_.release(free, trace_.blocks[move.block].bytes, k);
+    moved(Movement::Kind::Drop, place, move.block, free, 0);
   }
 
   void fetch(Place place, size_t k) {
@@ -259,8 +263,14 @@ class Player {
       fail(Fault::Limit, place, move.block, "is fetched, and there is no memory for it");
     }
     state.present = true;
-    state.arrived = in_.transfer(std::max({end_, room, state.copied}), machine_.in_seconds(bytes));
+    const double seconds = machine_.in_seconds(bytes);
+    state.arrived = in_.transfer(std::max({end_, room, state.copied}), seconds);
+    moved(Movement::Kind::In, place, move.block, state.arrived, seconds);
     result_.prediction.bytes_in += bytes;
+  }
+
+  void moved(Movement::Kind kind, Place place, uint32_t block, double end, double seconds) {
+    result_.prediction.movements.push_back({kind, block, place, end - seconds, end});
   }
 
   Replay result_;

@@ -10,8 +10,8 @@ namespace torch::cuda::lms::plan {
 
 // Plays iterations of `size` operators until two take the same time, at most as many as given, and
 // sets what the prediction says of the last one. `play` plays one operator of an iteration, writes
-// its start into the prediction, and returns false to stop. `end` is when the last operator ended,
-// in seconds.
+// its start and its movements into the prediction, and returns false to stop. `end` is when the
+// last operator ended, in seconds.
 template <class Play>
 void play_until_steady(
     Place size,
@@ -30,10 +30,15 @@ void play_until_steady(
     const double begin = end;
     prediction.stall_seconds = 0;
     prediction.bytes_out = prediction.bytes_in = 0;
+    prediction.movements.clear();
     ledger.forget_peak();
     for (Place place = 0; place < size && goes_on; ++place) {
       goes_on = play(place);
       prediction.starts[place] -= begin;
+    }
+    for (Movement& movement : prediction.movements) {
+      movement.begin -= begin;
+      movement.end -= begin;
     }
     prediction.seconds = end - begin;
     prediction.peak_bytes = ledger.peak();
