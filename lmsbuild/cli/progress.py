@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from rich.progress import Progress, TaskID
 
@@ -13,6 +15,8 @@ _COUNTED_STAGES = ("compile",)  # whose numbers are files, not bytes
 # Between two updates of a bar. rich calculates the speed from the last thousand updates, and these
 # could all be small files.
 _UPDATE_SECONDS = 0.1
+
+_Item = TypeVar("_Item")
 
 
 class StageDisplay:
@@ -80,3 +84,15 @@ class StageDisplay:
             return f"{self._stage}: {seconds}"
         size = f"{amount} files" if self._stage in _COUNTED_STAGES else f"{amount / 1e6:.1f} MB"
         return f"{self._stage}: {size}, {seconds}"
+
+
+def counted(title: str, items: Sequence[_Item]) -> Iterator[_Item]:
+    """The items, with a bar that counts those that are done. One item needs no bar."""
+    if len(items) < 2 or not console.shows_progress():
+        yield from items
+        return
+    with console.step_progress() as progress:
+        task = progress.add_task(title, total=len(items))
+        for item in items:
+            yield item
+            progress.advance(task)

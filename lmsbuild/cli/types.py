@@ -13,9 +13,12 @@ from lmsbuild.errors import LmsbuildError
 
 # Only newer releases of click have a generic class.
 if TYPE_CHECKING:
+    from lmsbuild.simulate.link import Link
+
     _IntType = click.ParamType[int]
+    _LinkType = click.ParamType[Link]
 else:
-    _IntType = click.ParamType
+    _IntType = _LinkType = click.ParamType
 
 # A missing one is wrong usage: click says so, and exits with 2.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -51,6 +54,44 @@ class BytesType(_IntType):
             self.fail(f"{value!r} is not a number of bytes such as 16G or 512MiB", param, ctx)
         power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
         return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+class LinkType(_LinkType):
+    """A link between GPU and host: a name of data/links.toml, or bytes per second."""
+
+    name = "link"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Link:
+        from lmsbuild.simulate.link import Link, links
+
+        known = links()
+        if value in known:
+            return known[str(value)]
+        try:
+            rate = BYTES.convert(value, None, None)
+        except click.BadParameter:
+            rate = 0
+        if rate <= 0:
+            names = ", ".join(known)
+            self.fail(
+                f"{value!r} is neither a link ({names}) nor bytes per second such as 25G",
+                param,
+                ctx,
+            )
+        return Link(title=f"{rate / 1e9:g} GB/s", out_rate=rate, in_rate=rate)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from lmsbuild.simulate.link import links
+
+        return [
+            CompletionItem(name, help=link.title)
+            for name, link in links().items()
+            if name.startswith(incomplete)
+        ]
 
 
 class TagType(_Completed):
@@ -94,3 +135,4 @@ TAG = TagType()
 ARCHITECTURE = ArchitectureType()
 PYTHON = PythonType()
 BYTES = BytesType()
+LINK = LinkType()

@@ -5,76 +5,86 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from rich import box
 from rich.table import Table
 
 from lmsbuild import console
+from lmsbuild.cli.machine_options import link_options, machine
 from lmsbuild.cli.options import json_option
+from lmsbuild.cli.progress import counted
 from lmsbuild.cli.types import BYTES, EXISTING_FILE
+from lmsbuild.errors import TraceError
 from lmsbuild.resources import patches_dir
-from lmsbuild.simulate.planner import Machine, Prediction, Simulation, planner
+from lmsbuild.simulate.link import Link
+from lmsbuild.simulate.planner import Prediction, Simulation, planner
 from lmsbuild.simulate.trace import Trace, read_trace
 from lmsbuild.tools.cache import default_cache
-
-# LMS starts to page out there; the rest is for fragmentation.
-_IN_USE = 0.95
-# Measured with PCIe 5.0 x16 and pinned memory: docs/results/2026-11-22-h200.
-_LINK = "52G"
 
 
 @click.command()
 @click.argument("trace", type=EXISTING_FILE)
 @click.option(
     "--gpu-memory",
+    "memories",
     type=BYTES,
     metavar="BYTES",
-    help="Memory that PyTorch may reserve, such as 16G or 16GiB.  [default: the trace's limit]",
+    multiple=True,
+    help="Memory that PyTorch may reserve, such as 16G or 16GiB. Give it several times to compare."
+    "  [default: the trace's limit]",
 )
-@click.option(
-    "--link",
-    type=BYTES,
-    metavar="BYTES",
-    default=_LINK,
-    show_default=True,
-    help="Bytes per second between GPU and host, in each direction.",
-)
-@click.option("--link-out", type=BYTES, metavar="BYTES", help="The same, to the host only.")
-@click.option("--link-in", type=BYTES, metavar="BYTES", help="The same, to the GPU only.")
+@link_options
 @json_option
-def command(
-    trace: Path,
-    gpu_memory: int | None,
-    link: int,
-    link_out: int | None,
-    link_in: int | None,
-    as_json: bool,
-) -> None:
+def command(trace: Path, memories: tuple[int, ...], link: Link, as_json: bool) -> None:
     """Predict how long an iteration takes with less GPU memory, or with another link.
 
     TRACE is a file that torch.cuda.lms.record() has written. Computation takes as long as it took
     when the trace was recorded, so record it where the model fits.
     """
     recorded = read_trace(trace)
-    memory = gpu_memory or recorded.limit_bytes
-    machine = Machine(
-        limit=int(_IN_USE * memory), out_rate=link_out or link, in_rate=link_in or link
-    )
-    simulation = planner(patches_dir(), default_cache()).simulate(recorded, machine)
+    compiled = planner(patches_dir(), default_cache())
+    found: list[tuple[int, Simulation | TraceError]] = []
+    for memory in counted("simulate", memories or (recorded.limit_bytes,)):
+        try:
+            found.append((memory, compiled.simulate(recorded, machine(memory, link))))
+        except TraceError as error:
+            if len(memories) < 2:
+                raise
+            found.append((memory, error))
+    failures = [result for _, result in found if isinstance(result, TraceError)]
+    if len(failures) == len(found):
+        raise failures[0]
     if as_json:
-        told = {"gpu_memory": memory, "link_out": machine.out_rate, "link_in": machine.in_rate}
-        click.echo(json.dumps({**told, **dataclasses.asdict(simulation)}, indent=2))
-    else:
-        _show(recorded, memory, simulation)
+        told = [_as_json(memory, link, result) for memory, result in found]
+        click.echo(json.dumps({"simulations": told} if len(told) > 1 else told[0], indent=2))
+        return
+    _say_what_was_recorded(recorded, next(r for _, r in found if isinstance(r, Simulation)))
+    if len(found) > 1:
+        _compare(found)
+        return
+    for memory, result in found:
+        if isinstance(result, Simulation):
+            _show(memory, result)
 
 
-def _show(trace: Trace, memory: int, simulation: Simulation) -> None:
+def _as_json(memory: int, link: Link, result: Simulation | TraceError) -> dict[str, Any]:
+    told = {"gpu_memory": memory, "link_out": link.out_rate, "link_in": link.in_rate}
+    if isinstance(result, TraceError):
+        return {**told, "problem": str(result)}
+    return {**told, **dataclasses.asdict(result)}
+
+
+def _say_what_was_recorded(trace: Trace, simulation: Simulation) -> None:
     console.out.print(
         f"recorded: PyTorch {trace.torch}, {trace.gpu}; an iteration has "
         f"{simulation.operators} operators, takes {_ms(simulation.compute_seconds)} and needs "
         f"{_gb(simulation.peak_bytes)}"
     )
+
+
+def _show(memory: int, simulation: Simulation) -> None:
     if simulation.fits:
         console.out.print(f"LMS is not necessary: that fits in {_gb(memory)}")
         return
@@ -85,6 +95,28 @@ def _show(trace: Trace, memory: int, simulation: Simulation) -> None:
     table.add_row("transfers on demand", *_cells(simulation.on_demand))
     table.add_row("planned transfers", *_cells(simulation.planned))
     table.add_row("lower bound", _ms(simulation.bound_seconds), "", "", "", "")
+    console.table(table)
+
+
+def _compare(found: list[tuple[int, Simulation | TraceError]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("GPU memory", justify="right")
+    for heading in ("on demand", "planned", "lower bound", "to the host", "to the GPU"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for memory, result in found:
+        if isinstance(result, TraceError):
+            table.add_row(_gb(memory), "", "", "", "", "", str(result))
+            continue
+        table.add_row(
+            _gb(memory),
+            _ms(result.on_demand.seconds),
+            _ms(result.planned.seconds),
+            _ms(result.bound_seconds),
+            _gb(result.planned.bytes_out),
+            _gb(result.planned.bytes_in),
+            "LMS is not necessary" if result.fits else "",
+        )
     console.table(table)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lmsbuild import console
-from lmsbuild.cli.progress import StageDisplay
+from lmsbuild.cli.progress import StageDisplay, counted
 
 
 @pytest.fixture
@@ -123,3 +123,19 @@ def test_quiet_stages_are_not_shown(shown: io.StringIO, monkeypatch: pytest.Monk
     monkeypatch.setattr(console, "_settings", console._Settings(level=-1))
     build()
     assert shown.getvalue() == ""
+
+
+def test_a_bar_counts_what_is_done(shown: io.StringIO) -> None:
+    assert list(counted("simulate", [1, 2, 3])) == [1, 2, 3]
+    assert "simulate" in shown.getvalue()
+    assert "3/3" in shown.getvalue()
+
+
+def test_no_bar_for_one_item(shown: io.StringIO) -> None:
+    assert list(counted("simulate", [1])) == [1]
+    assert shown.getvalue() == ""
+
+
+def test_no_bar_in_a_pipe(piped: io.StringIO) -> None:
+    assert list(counted("simulate", [1, 2, 3])) == [1, 2, 3]
+    assert piped.getvalue() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,13 @@ def test_an_operator_that_needs_more(compiled: Planner, tmp_path: Path) -> None:
     message = r"operator 1 \(forward\) alone needs 23000000 bytes, and the limit is 22000000"
     with pytest.raises(TraceError, match=message):
         simulate(compiled, training(LAYERS), tmp_path, 22 * MB)
+
+
+def test_an_optimizer_that_uses_everything_at_once(compiled: Planner, tmp_path: Path) -> None:
+    recording = training(LAYERS)
+    recording.names = [name.replace("forward", "aten::_foreach_add_") for name in recording.names]
+    with pytest.raises(TraceError, match="pass foreach=False to the optimizer"):
+        simulate(compiled, recording, tmp_path, 22 * MB)
 
 
 def test_blocks_that_nobody_uses_take_memory(compiled: Planner, tmp_path: Path) -> None:
@@ -115,11 +123,37 @@ def test_the_command(
     assert told["planned"]["peak_bytes"] <= 0.95 * 80 * MB
 
 
+def test_several_limits(
+    compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(training(LAYERS).write(tmp_path / "trace.json"))
+    limits = [word for size in ("1G", "80M", "10M") for word in ("--gpu-memory", size)]
+    out, _ = run(monkeypatch, cache, path, *limits, "--link", "pcie3")
+    lines = out.splitlines()
+    assert lines[0].startswith("recorded: ")
+    rows = {line.split("GB")[0].strip(): line for line in lines if re.match(r" *\d", line)}
+    assert list(rows) == ["1.00", "0.08", "0.01"]
+    assert "LMS is not necessary" in rows["1.00"]
+    assert rows["0.08"].count(" ms") == 3
+    assert "alone needs" in rows["0.01"]
+    out, _ = run(monkeypatch, cache, path, *limits, "--link", "nvlink-c2c", "--json")
+    fits, tight, none = json.loads(out)["simulations"]
+    assert (fits["fits"], tight["fits"]) == (True, False)
+    assert (tight["link_out"], tight["link_in"]) == (297e9, 375e9)
+    assert "alone needs" in none["problem"]
+
+
 def test_mistakes(
     compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(training(LAYERS).write(tmp_path / "trace.json"))
     _, err = run(monkeypatch, cache, path, "--gpu-memory", "lots", code=2)
     assert "'lots' is not a number of bytes such as 16G or 512MiB" in err
+    _, err = run(monkeypatch, cache, path, "--link", "pcie9", code=2)
+    assert "'pcie9' is neither a link (pcie3, " in err
+    tiny = ("--gpu-memory", "10M", "--gpu-memory", "11M")
+    _, err = run(monkeypatch, cache, path, *tiny, code=TraceError.exit_code)
+    assert len(err.splitlines()) == 1
+    assert "alone needs" in err
     _, err = run(monkeypatch, cache, path, "--gpu-memory", "10M", code=TraceError.exit_code)
     assert "alone needs" in err

@@ -280,7 +280,10 @@ def _call(function, recording, machine, result):
         ctypes.byref(why),
     )
     if failed:
-        raise PlannerError(_text(why.value))
+        problem = _text(why.value)
+        if "alone needs" in problem and ("_foreach_" in problem or "_fused_" in problem):
+            problem += "; pass foreach=False to the optimizer, which then uses less at once"
+        raise PlannerError(problem)
 
 
 def _text(value):

@@ -1,0 +1,65 @@
+"""Options that say what an iteration is simulated on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from lmsbuild.cli.types import BYTES, LINK
+from lmsbuild.simulate.link import Link
+from lmsbuild.simulate.planner import Machine
+
+# LMS starts to page out there; the rest is for fragmentation.
+IN_USE = 0.95
+
+Command = Callable[..., None]
+
+
+def link_options(command: Command) -> Command:
+    """Add --link, --link-out and --link-in; the command gets ``link``, with all three in it."""
+
+    @functools.wraps(command)
+    def with_link(
+        *, link: Link, link_out: int | None, link_in: int | None, **arguments: Any
+    ) -> None:
+        title = link.title if link_out is None and link_in is None else "given rates"
+        given = Link(
+            title=title, out_rate=link_out or link.out_rate, in_rate=link_in or link.in_rate
+        )
+        command(link=given, **arguments)
+
+    for option in reversed(
+        (
+            click.option(
+                "--link",
+                type=LINK,
+                metavar="LINK",
+                default="pcie5",
+                show_default=True,
+                help="Link between GPU and host: pcie3, pcie4, pcie5, nvlink2 or nvlink-c2c, or"
+                " bytes per second in each direction, such as 25G.",
+            ),
+            click.option(
+                "--link-out",
+                type=BYTES,
+                metavar="BYTES",
+                help="Bytes per second to the host, instead of the link's.",
+            ),
+            click.option(
+                "--link-in",
+                type=BYTES,
+                metavar="BYTES",
+                help="Bytes per second to the GPU, instead of the link's.",
+            ),
+        )
+    ):
+        with_link = option(with_link)
+    return with_link
+
+
+def machine(gpu_memory: int, link: Link) -> Machine:
+    """A GPU with so many bytes of memory."""
+    return Machine(limit=int(IN_USE * gpu_memory), out_rate=link.out_rate, in_rate=link.in_rate)

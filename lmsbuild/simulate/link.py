@@ -1,0 +1,39 @@
+"""Links between GPU and host, by name: data/links.toml."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from lmsbuild._compat import tomllib
+from lmsbuild.errors import RegistryError
+from lmsbuild.resources import data_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A link between GPU and host.
+
+    Attributes:
+        title: what it is; for one without a name, its rate.
+        out_rate: bytes per second to the host.
+        in_rate: bytes per second to the GPU.
+    """
+
+    title: str
+    out_rate: float
+    in_rate: float
+
+
+@functools.cache
+def links() -> dict[str, Link]:
+    """All of them by name. Raises RegistryError when the data is malformed."""
+    path = data_file("links.toml")
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8"))
+        return {
+            name: Link(title=row["title"], out_rate=row["out"] * 1e9, in_rate=row["in"] * 1e9)
+            for name, row in rows.items()
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise RegistryError(f"{path}: malformed ({error!r}); reinstall lmsbuild") from error
