@@ -213,6 +213,10 @@ class TraceError(InputError):
     """A file is no trace of torch.cuda.lms.record(), or cannot be simulated."""
 
 
+class PictureError(MissingError):
+    """matplotlib, which draws PNG files, is not installed."""
+
+
 class NoIdentifierError(InputError):
     """cibuildwheel has no build for the Python and architecture that were asked for."""
 

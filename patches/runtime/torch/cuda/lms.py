@@ -376,16 +376,16 @@ def trim_host():
 
 
 @contextlib.contextmanager
-def record(path, device=None):
-    r"""Records what operators use on a GPU, and writes it to a file.
+def record(path=None, device=None):
+    r"""Records what operators use on a GPU, for ``plot()``, and writes it to a file.
 
     The file says which storages were allocated, used and freed, in which order,
     and how long the GPU took. Record two or more iterations, after the first ones
     have passed. If the block raises an exception, no file is written.
 
     Args:
-        path (str or path-like): the file, in JSON; compressed if its name ends
-            with ``.gz``.
+        path (str or path-like, optional): the file, in JSON; compressed if its
+            name ends with ``.gz``. Without it, no file is written.
         device (torch.device or int, optional): Default: the current device.
 
     Raises:
@@ -417,9 +417,9 @@ def record(path, device=None):
             _check(_library.lms_record(index, 0))
     finally:
         _recorded.discard(index)
-    names, events = lms_trace.read(_library, _check, index)
+    after = stats(index)
     properties = torch.cuda.get_device_properties(index)
-    trace = {
+    header = {
         "format": "lms-trace",
         "version": lms_trace.VERSION,
         "torch": str(torch.__version__),
@@ -427,13 +427,17 @@ def record(path, device=None):
         "gpu_bytes": properties.total_memory,
         "limit_bytes": before["limit_bytes"],
         "unmanaged_bytes": max(0, allocated - before["resident_bytes"]),
-        "names": names,
-        "events": events,
+        "page_out_bytes": max(0, after["page_out_bytes"] - before["page_out_bytes"]),
+        "page_in_bytes": max(0, after["page_in_bytes"] - before["page_in_bytes"]),
     }
-    lms_trace.write(path, trace)
+    _headers[index] = header
+    if path is not None:
+        names, events = lms_trace.read(_library, _check, index)
+        lms_trace.write(path, dict(header, names=names, events=events))
 
 
-_recorded = set()  # devices
+_recorded = set()  # devices that are being recorded
+_headers = {}  # of the last recordings, by device
 
 
 def step():
@@ -444,6 +448,50 @@ def step():
     """
     if _recorded:
         _check(_library.lms_step())
+
+
+def plot(path, device=None, gpu_memory=None, link=None):
+    r"""Draws the last iteration of the last recording: memory, transfers, and what takes time.
+
+    The report has GPU and host memory over one iteration, the transfers beside the
+    computation, and what would be paged out with less GPU memory. What LMS would do
+    is predicted, from the times at which the operators ran while they were recorded.
+    ``lmsbuild report`` makes the same of a file that ``record()`` has written.
+
+    Args:
+        path (str or path-like): the file. Its name says what it is: ``.html``, a page
+            that needs no network; ``.png``, which needs matplotlib; ``.txt``; or
+            ``.json`` or ``.json.gz``, a trace for Perfetto.
+        device (torch.device or int, optional): Default: the current device.
+        gpu_memory (int, optional): bytes that PyTorch may reserve. Default: LMS's
+            limit while it was recorded.
+        link (float or tuple of two, optional): bytes per second between GPU and host,
+            or to the host and to the GPU. Default: measured now.
+
+    Raises:
+        RuntimeError: if nothing was recorded, if the recording has no complete
+            iteration, if an operator needs more than ``gpu_memory``, or if
+            matplotlib is missing.
+        ValueError: if the file's name says nothing.
+
+    Example::
+
+        >>> with torch.cuda.lms.record():
+        ...     for images, labels in itertools.islice(loader, 3):
+        ...         train(images, labels)
+        >>> torch.cuda.lms.plot("iteration.html")
+    """
+    from torch.cuda import lms_plot
+
+    index = _index(device)
+    if index in _recorded:
+        raise RuntimeError("LMS: GPU {} is being recorded; plot after that".format(index))
+    if index not in _headers:
+        raise RuntimeError(
+            "LMS: nothing was recorded on GPU {}; run some iterations in a block "
+            "`with torch.cuda.lms.record():` first".format(index)
+        )
+    lms_plot.plot(path, _library, _check, index, _headers[index], gpu_memory, link)
 
 
 # ---- tensors -----------------------------------------------------------------

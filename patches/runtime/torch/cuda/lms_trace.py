@@ -48,11 +48,14 @@ def read(library, check, device):
             if kind == "operator":
                 row.append(event.name)
             found.append(row)
-    texts = [
-        library.lms_trace_name(device, index).decode("utf-8", "replace")
-        for index in range(names.value)
+    return names_of(library, device, names.value), found
+
+
+def names_of(library, device, count):
+    r"""Returns the names of operators in the last recording of a device."""
+    return [
+        library.lms_trace_name(device, index).decode("utf-8", "replace") for index in range(count)
     ]
-    return texts, found
 
 
 @contextlib.contextmanager
@@ -70,13 +73,16 @@ def marked_steps(step):
 
 
 def write(path, trace):
-    r"""Writes a trace as JSON, compressed if the name ends with ``.gz``; never half of it."""
-    path = os.fspath(path)
+    r"""Writes a trace as JSON, compressed if the name ends with ``.gz``."""
     data = json.dumps(trace).encode("ascii")
-    if path.endswith(".gz"):
-        data = gzip.compress(data)
+    write_bytes(path, gzip.compress(data) if os.fspath(path).endswith(".gz") else data)
+
+
+def write_bytes(path, data):
+    r"""Writes a file; never half of it."""
+    path = os.fspath(path)
     folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".lms-trace-")
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".lms-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -24,7 +24,13 @@ Attributes:
     in_rate (float): bytes per second to the GPU.
     overhead (float): seconds that each transfer takes besides.
 """
-OVERHEAD = 10e-6
+# The part of the GPU's memory that LMS fills: the rest is for fragmentation.
+IN_USE = 0.95
+
+
+def machine(gpu_memory, out_rate, in_rate):
+    r"""A GPU on which PyTorch may reserve ``gpu_memory`` bytes."""
+    return Machine(int(IN_USE * gpu_memory), out_rate, in_rate, overhead=10e-6)
 
 
 class PlannerError(Exception):
