@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 from lmsbuild.cli.types import BYTES, LINK
+from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.link import Link
 from lmsbuild.simulate.planner import Machine
-
-# LMS starts to page out there; the rest is for fragmentation.
-IN_USE = 0.95
 
 Command = Callable[..., None]
 
@@ -61,5 +59,6 @@ def link_options(command: Command) -> Command:
 
 
 def machine(gpu_memory: int, link: Link) -> Machine:
-    """A GPU with so many bytes of memory."""
-    return Machine(limit=int(IN_USE * gpu_memory), out_rate=link.out_rate, in_rate=link.in_rate)
+    """A GPU on which PyTorch may reserve so many bytes."""
+    found = lms_report.module("planner").machine(gpu_memory, link.out_rate, link.in_rate)
+    return Machine(**found._asdict())

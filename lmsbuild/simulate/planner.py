@@ -46,7 +46,7 @@ class Machine:
     limit: int
     out_rate: float
     in_rate: float
-    overhead: float = 10e-6
+    overhead: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Planner:
     """The compiled planner."""
 
     def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))
+        self.library = ctypes.CDLL(str(library))
 
     def simulate(self, trace: Trace, machine: Machine) -> Simulation:
         """Predict the trace's last iteration.
@@ -113,17 +113,21 @@ class Planner:
         """The same with what happens when: a Timeline of the runtime's lms_report/planner.py."""
         return self._call("timeline", trace, machine)
 
-    def _call(self, function: str, trace: Trace, machine: Machine) -> Any:
+    def recording(self, trace: Trace) -> Any:
+        """A trace as a Recording of lms_report/planner.py."""
         planner = lms_report.module("planner")
-        recording = planner.Recording(
+        return planner.Recording(
             events=trace.events,
             count=len(trace.events) // planner.EVENT_BYTES,
             names=trace.names,
             unmanaged_bytes=trace.unmanaged_bytes,
         )
+
+    def _call(self, function: str, trace: Trace, machine: Machine) -> Any:
+        planner = lms_report.module("planner")
         given = planner.Machine(**dataclasses.asdict(machine))
         try:
-            return getattr(planner, function)(self._library, recording, given)
+            return getattr(planner, function)(self.library, self.recording(trace), given)
         except planner.PlannerError as error:
             raise TraceError(str(error)) from error
 

@@ -31,6 +31,8 @@ class Trace:
         gpu_bytes: its memory.
         limit_bytes: the limit of LMS while it was recorded.
         unmanaged_bytes: memory in use that LMS does not manage.
+        page_out_bytes: what LMS copied to the host while it was recorded.
+        page_in_bytes: what it copied back.
         names: names of operators.
         events: packed events, 16 bytes each, as the planner reads them.
     """
@@ -40,6 +42,8 @@ class Trace:
     gpu_bytes: int
     limit_bytes: int
     unmanaged_bytes: int
+    page_out_bytes: int
+    page_in_bytes: int
     names: tuple[str, ...]
     events: bytes
 
@@ -83,6 +87,9 @@ def _trace(text: dict[str, Any]) -> Trace:
         gpu_bytes=int(text["gpu_bytes"]),
         limit_bytes=int(text["limit_bytes"]),
         unmanaged_bytes=int(text["unmanaged_bytes"]),
+        # Older recordings do not have them.
+        page_out_bytes=int(text.get("page_out_bytes", 0)),
+        page_in_bytes=int(text.get("page_in_bytes", 0)),
         names=tuple(map(str, text["names"])),
         events=b"".join(map(_packed, text["events"])),
     )

@@ -51,3 +51,13 @@ def test_a_shell_completes_names() -> None:
     context = click.Context(click.Command("simulate"))
     found = LINK.shell_complete(context, click.Option(["--link"]), "pcie")
     assert [item.value for item in found] == ["pcie3", "pcie4", "pcie5"]
+
+
+def test_the_documentation_has_all_of_them() -> None:
+    page = (ROOT / "docs/simulation.md").read_text("utf-8")
+    document = tomllib.loads(resources.data_file("links.toml").read_text("utf-8"))
+    rows = [
+        f"| `{name}` | {row['title']} | {row['out']} | {row['in']} |\n"
+        for name, row in document.items()
+    ]
+    assert "".join(rows) in page

@@ -82,3 +82,40 @@ def training(layers: int = 8, iterations: int = 3) -> Recording:
             recording.operator("update", gradient, writes=(weight,))
         recording.step()
     return recording
+
+
+# As RecordFunction calls what autograd runs.
+NODE = "autograd::engine::evaluate_function: "
+RESNET50 = Path(__file__).with_name("resnet50.json.gz")
+
+
+def adam(layers: int = 8, iterations: int = 3) -> Recording:
+    """Every kind of block: weights of 2 MB, their states of 4 MB, gradients that the next iteration
+    frees, activations of 10 MB, an input of 1 MB that stays, 5 MB that nothing uses, and 3 MB of
+    scratch memory in each layer."""
+    recording = Recording()
+    recording.block("known", 5 * MB)
+    images = recording.block("known", MB)
+    weights = [recording.block("known", 2 * MB) for _ in range(layers)]
+    states = [recording.block("known", 4 * MB) for _ in range(layers)]
+    gradients: list[int] = []
+    for _ in range(iterations):
+        saved = []
+        for weight in weights:
+            scratch = recording.block("allocated", 3 * MB)
+            recording.operator("aten::linear", weight, *(saved[-1:] or [images]))
+            saved.append(recording.block("allocated", 10 * MB))
+            recording.operator("aten::relu_", writes=(saved[-1], scratch))
+            recording.free(scratch)
+        for gradient in gradients:
+            recording.free(gradient)
+        gradients = []
+        for weight in reversed(weights):
+            recording.operator(NODE + "LinearBackward0", weight, saved[-1])
+            gradients.append(recording.block("allocated", 2 * MB))
+            recording.operator(NODE + "torch::autograd::AccumulateGrad", writes=(gradients[-1],))
+            recording.free(saved.pop())
+        for weight, state, gradient in zip(weights, states, reversed(gradients), strict=True):
+            recording.operator("aten::addcdiv_", gradient, writes=(weight, state))
+        recording.step()
+    return recording
