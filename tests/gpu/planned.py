@@ -1,0 +1,228 @@
+"""Trains models at tight limits, on demand and planned, beside the bound of the link.
+
+    python tests/gpu/planned.py --out DIR [--workloads NAME ...]
+
+needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
+and leaves planned.json and planned.md in DIR. Each workload is a process of its own. Exits 1 if
+losses differ from those in memory.
+
+The bound of an iteration is that of one hill: what is above the limit has to leave before the peak
+and to come back after it, so an iteration takes at least max(forward, X / out) + max(backward and
+optimizer, X / in), with X the bytes above the limit, and out and in the rates of copies of 1 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import machine
+import report
+from workloads import GB, WORKLOADS, Workload
+
+MODES = ("on demand", "planned")
+COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
+COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
+
+
+class Training:
+    """The same training from the same start each time."""
+
+    def __init__(self, workload: Workload) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        self.model, self.loss = workload.build()
+        self.optimizer = workload.optimizer(self.model.parameters())
+
+    def forward(self) -> Any:
+        import torch
+
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.loss()
+
+    def step(self) -> Any:
+        loss = self.forward()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def run(workload: Workload, iterations: int, *, lms: bool) -> dict[str, Any]:
+    import torch
+
+    training = Training(workload)
+    milliseconds, losses, counts, reserved = [], [], [], 0
+    for k in range(iterations):
+        before = torch.cuda.lms.stats() if lms else {}
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        loss = training.step()
+        torch.cuda.synchronize()
+        milliseconds.append((time.perf_counter() - began) * 1e3)
+        losses.append(loss.item().hex())
+        after = torch.cuda.lms.stats() if lms else {}
+        counts.append({name: after.get(name, 0) - before.get(name, 0) for name in COUNTS})
+        reserved = max(reserved, torch.cuda.max_memory_reserved())
+        if k == 1:
+            torch.cuda.reset_peak_memory_stats()
+    result = {
+        "milliseconds": milliseconds,
+        "losses": losses,
+        "counts": counts,
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
+    del training, loss
+    gc.collect()
+    torch.cuda.empty_cache()
+    return result
+
+
+def parts(workload: Workload) -> dict[str, float]:
+    """Seconds of the forward pass, and of the rest."""
+    import torch
+
+    training = Training(workload)
+    seconds: dict[str, list[float]] = {"up": [], "down": []}
+    for _ in range(6):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        marks[0].record()
+        loss = training.forward()
+        marks[1].record()
+        loss.backward()
+        training.optimizer.step()
+        marks[2].record()
+        torch.cuda.synchronize()
+        seconds["up"].append(marks[0].elapsed_time(marks[1]) / 1e3)
+        seconds["down"].append(marks[1].elapsed_time(marks[2]) / 1e3)
+    del training, loss
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {name: statistics.median(values[2:]) for name, values in seconds.items()}
+
+
+def rates() -> dict[str, float]:
+    """Bytes per second of copies of 1 GB between pinned host memory and the device."""
+    import torch
+
+    host = torch.empty(10**9, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(10**9, dtype=torch.uint8, device="cuda")
+    found = {}
+    for name, target, source in (("out", host, device), ("in", device, host)):
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            target.copy_(source, non_blocking=True)
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - began)
+        found[name] = 1e9 / min(times)
+    return found
+
+
+def measure(name: str, iterations: int) -> dict[str, Any]:
+    import torch
+
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    workload = WORKLOADS[name]
+    speed = rates()
+    torch.cuda.empty_cache()
+    found = {"rates": speed, "parts": parts(workload), "rows": []}
+    memory = run(workload, iterations, lms=False)
+    found["memory"] = memory
+    import torch.cuda.lms
+
+    torch.cuda.set_enabled_lms(True)
+    for part in workload.limits:
+        limit = int(part * memory["peak_allocated_bytes"])
+        excess = memory["peak_allocated_bytes"] - limit
+        up, down = found["parts"]["up"], found["parts"]["down"]
+        bound = max(up, excess / speed["out"]) + max(down, excess / speed["in"])
+        torch.cuda.set_limit_lms(limit)
+        for mode in MODES:
+            torch.cuda.lms.set_planning(mode == "planned")
+            result = run(workload, iterations, lms=True)
+            result.update(limit=limit, mode=mode, bound=bound)
+            found["rows"].append(result)
+            print(name, limit, mode, *map(int, result["milliseconds"]), file=sys.stderr, flush=True)
+    return found
+
+
+def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, str]:
+    reference = found["memory"]
+    time = statistics.median(row["milliseconds"][-kept:])
+    count = row["counts"][-1] if row["counts"] else dict.fromkeys(COUNTS, 0)
+    bound = row.get("bound", 0) * 1e3
+    return {
+        "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
+        "mode": row.get("mode", "in memory"),
+        "ms": f"{time:.1f}",
+        "bound": f"{bound:.1f}" if bound else "",
+        "ratio": f"{time / bound:.3f}" if bound else "",
+        "allocated GB": f"{row['peak_allocated_bytes'] / GB:.2f}",
+        "reserved GB": f"{row['peak_reserved_bytes'] / GB:.2f}",
+        "out GB": f"{count['page_out_bytes'] / GB:.2f}",
+        "in GB": f"{count['page_in_bytes'] / GB:.2f}",
+        "planned": str(sum(c["planned_iterations"] for c in row["counts"])),
+        "departed": str(sum(c["plan_departures"] for c in row["counts"])),
+        "fetches ahead": f"{count['prefetch_count']} of {count['page_in_count']}",
+        "losses": "identical" if row["losses"] == reference["losses"] else "DIFFERENT",
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--iterations", type=int, default=14, help="of each row (default: 14)")
+    parser.add_argument("--kept", type=int, default=6, help="last ones in the median (default: 6)")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--measure", choices=WORKLOADS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        arguments.out.write_text(json.dumps(measure(arguments.measure, arguments.iterations)))
+        return 0
+    tables, data, failed = {}, {}, False
+    environment = {
+        **os.environ,
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    for name in arguments.workloads:
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder, "row.json")
+            command = [sys.executable, __file__, "--measure", name, "--out", str(result)]
+            command += ["--iterations", str(arguments.iterations)]
+            if subprocess.run(command, env=environment).returncode != 0:
+                failed = True
+                continue
+            found = json.loads(result.read_text())
+        rows = [cells(found, row, arguments.kept) for row in (found["memory"], *found["rows"])]
+        failed = failed or any(row["losses"] == "DIFFERENT" for row in rows)
+        speed = "; ".join(f"{way} {rate / GB:.1f} GB/s" for way, rate in found["rates"].items())
+        passes = "; ".join(f"{part} {1e3 * time:.1f} ms" for part, time in found["parts"].items())
+        tables[f"{WORKLOADS[name].title} ({speed}; {passes})"] = rows
+        data[name] = found
+    if tables:
+        title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
+        report.write(arguments.out, "planned", title, machine.describe(), tables, data)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

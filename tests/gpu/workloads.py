@@ -1,0 +1,137 @@
+"""What people train: models of other people's libraries, with synthetic data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+GB = 1e9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload:
+    title: str
+    build: Callable[[], tuple[Any, Callable[[], Any]]]  # (model, what computes the loss)
+    optimizer: Callable[[Any], Any]
+    limits: tuple[float, ...]  # parts of the peak in memory
+
+
+def _sgd(parameters: Any) -> Any:
+    import torch
+
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def _adamw(parameters: Any) -> Any:
+    import torch
+
+    return torch.optim.AdamW(parameters, lr=1e-4, foreach=False)
+
+
+def _images(model: Any, batch: int, size: int) -> tuple[Any, Callable[[], Any]]:
+    import torch
+    from torch.nn import functional
+
+    images = torch.randn(batch, 3, size, size, device="cuda")
+    images = images.to(memory_format=torch.channels_last)
+    labels = torch.randint(1000, (batch,), device="cuda")
+    return model, lambda: functional.cross_entropy(model(images), labels)
+
+
+def resnet50() -> tuple[Any, Callable[[], Any]]:
+    import torch
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+    return _images(model.train(), 512, 224)
+
+
+def vit_l() -> tuple[Any, Callable[[], Any]]:
+    import torchvision
+
+    return _images(torchvision.models.vit_l_16().cuda().train(), 256, 224)
+
+
+def llama() -> tuple[Any, Callable[[], Any]]:
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        vocab_size=32000,
+        max_position_embeddings=2048,
+        use_cache=False,
+    )
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM(config).train()
+    tokens = torch.randint(32000, (8, 2048), device="cuda")
+    return model, lambda: model(input_ids=tokens, labels=tokens).loss
+
+
+def unet3d(size: int = 160) -> tuple[Any, Callable[[], Any]]:
+    import torch
+    from torch import nn
+
+    def level(inputs: int, outputs: int) -> nn.Module:
+        layers = []
+        for k in (inputs, outputs):
+            layers += [nn.Conv3d(k, outputs, 3, padding=1), nn.InstanceNorm3d(outputs), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    class UNet(nn.Module):
+        def __init__(self, width: int = 32, depth: int = 4) -> None:
+            super().__init__()
+            sizes = [width << k for k in range(depth)]
+            self.down = nn.ModuleList(map(level, [4, *sizes[:-1]], sizes))
+            pairs = list(zip(sizes[1:], sizes[:-1], strict=True))[::-1]
+            self.grow = nn.ModuleList(nn.ConvTranspose3d(a, b, 2, stride=2) for a, b in pairs)
+            self.up = nn.ModuleList(level(2 * b, b) for _, b in pairs)
+            self.shrink = nn.ModuleList(nn.Conv3d(b, b, 2, stride=2) for _, b in pairs[::-1])
+            self.head = nn.Conv3d(width, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept = []
+            for k, layer in enumerate(self.down):
+                x = layer(self.shrink[k - 1](x) if k else x)
+                kept.append(x)
+            kept.pop()
+            for grow, layer in zip(self.grow, self.up, strict=True):
+                x = layer(torch.cat([grow(x), kept.pop()], 1))
+            return self.head(x)
+
+    model = UNet().cuda().train()
+    volume = torch.randn(1, 4, size, size, size, device="cuda")
+    return model, lambda: model(volume).square().mean()
+
+
+WORKLOADS = {
+    "resnet50": Workload(
+        title="ResNet-50, batch 512, 224x224, channels-last, SGD with momentum",
+        build=resnet50,
+        optimizer=_sgd,
+        limits=(0.862, 0.703, 0.517),
+    ),
+    "llama": Workload(
+        title="Llama of transformers, 1.7 billion parameters, batch 8 x 2048, AdamW foreach=False",
+        build=llama,
+        optimizer=_adamw,
+        limits=(0.85, 0.60),
+    ),
+    "vit_l": Workload(
+        title="ViT-L/16 of torchvision, batch 256, AdamW foreach=False",
+        build=vit_l,
+        optimizer=_adamw,
+        limits=(0.80, 0.50, 0.30),
+    ),
+    "unet3d": Workload(
+        title="3D U-Net, 160^3, instance norm, SGD with momentum",
+        build=unet3d,
+        optimizer=_sgd,
+        limits=(0.70, 0.40),
+    ),
+}
