@@ -16,7 +16,18 @@ FORMAT = "lms-trace"
 VERSION = 1
 
 # In the order of TraceEvent::Kind, in record/trace.h of the runtime.
-KINDS = ("operator", "allocated", "known", "read", "written", "freed", "step", "mark")
+KINDS = (
+    "operator",
+    "allocated",
+    "known",
+    "read",
+    "written",
+    "freed",
+    "step",
+    "mark",
+    "stalled",
+    "resumed",
+)
 _CODES = {kind: code for code, kind in enumerate(KINDS)}
 _EVENT = struct.Struct("=QIHBB")  # TraceEvent: value, block, name, kind, unused
 

@@ -35,7 +35,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -55,7 +55,7 @@ _addresses_guarded = False
 # Whether operators have used tensors while LMS did not track them.
 _unseen = False
 # What the user set, in bytes, also while there is no device to apply it to.
-_settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0}
+_settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0, "planning": True}
 # An _Oracle, if the environment requests one.
 _oracle = None
 
@@ -118,6 +118,7 @@ def _open(path):
         ("checks", ctypes.c_int, (device, ctypes.POINTER(ctypes.c_char_p))),
         ("record", ctypes.c_int, (device, ctypes.c_int)),
         ("step", ctypes.c_int, ()),
+        ("set_planning", ctypes.c_int, (ctypes.c_int,)),
         (
             "trace",
             ctypes.c_int,
@@ -141,6 +142,7 @@ def _load():
             _check(library.lms_set_limit(_settings["limit"]), library)
             _check(library.lms_set_size(_in_effect("size", _settings["size"])), library)
             _check(library.lms_set_host_limit(_settings["host_limit"]), library)
+            _check(library.lms_set_planning(int(_settings["planning"])), library)
             _library = library
         return _library
 
@@ -199,6 +201,8 @@ def set_enabled_lms(enable):
             _guard_addresses()
             if not _settings["enabled"]:
                 _unseen = True
+        _find_steps(enable)
+        if enable:
             distributed = torch.distributed
             if distributed.is_available() and distributed.is_initialized():
                 _watch()  # hooks and collectives use what no operator reports
@@ -411,8 +415,7 @@ def record(path=None, device=None):
         allocated = torch.cuda.memory_allocated(index)
         _check(_library.lms_record(index, 1))
         try:
-            with lms_trace.marked_steps(step):
-                yield
+            yield
         finally:
             _check(_library.lms_record(index, 0))
     finally:
@@ -441,12 +444,12 @@ _headers = {}  # of the last recordings, by device
 
 
 def step():
-    r"""Marks the end of an iteration, for ``record()``.
+    r"""Marks the end of an iteration, for ``record()`` and for plans (``set_planning()``).
 
-    Not needed in a training loop: ``record()`` detects optimizer steps. Call it
-    in loops without an optimizer. Does nothing if nothing is recorded.
+    Not needed in a training loop: LMS detects optimizer steps (PyTorch 2.1 and
+    later). Call it in loops without an optimizer. Does nothing while LMS is off.
     """
-    if _recorded:
+    if _library is not None and _settings["enabled"]:
         _check(_library.lms_step())
 
 
@@ -492,6 +495,56 @@ def plot(path, device=None, gpu_memory=None, link=None):
             "`with torch.cuda.lms.record():` first".format(index)
         )
     lms_plot.plot(path, _library, _check, index, _headers[index], gpu_memory, link)
+
+
+def set_planning(enable):
+    r"""Sets whether LMS plans iterations that repeat. It does by default.
+
+    While a program pages out, LMS records what operators use between two
+    ``step()``. When such an iteration has been repeated, a plan is made in the
+    background: what leaves the GPU and when it comes back, so that copies run
+    beside operators. Iterations that do something else are paged on demand from
+    there on. Results do not depend on plans. ``torch.cuda.lms.stats()`` counts
+    ``"plans"``, ``"planned_iterations"`` and ``"plan_departures"``.
+
+    Args:
+        enable (bool): ``False`` forgets all plans; LMS pages on demand.
+    """
+    enable = bool(enable)
+    library = _load()
+    if library is not None:
+        _check(library.lms_set_planning(int(enable)))
+    _settings["planning"] = enable
+
+
+def get_planning():
+    r"""Returns whether LMS plans iterations that repeat.
+
+    Returns:
+        bool: the setting, also if there is no CUDA device.
+    """
+    return _settings["planning"]
+
+
+def _wait_for_plans():
+    """Waits until the device is idle and all plans are made. For tests."""
+    torch.cuda.synchronize()
+    _check(_library.lms_set_option(b"plans", 1))
+
+
+_hook = None  # that calls step()
+
+
+def _find_steps(wanted):
+    """Calls step() after each optimizer step from now on, or no longer."""
+    global _hook
+    from torch.cuda import lms_trace
+
+    if wanted and _hook is None:
+        _hook = lms_trace.after_optimizers(step)
+    elif not wanted and _hook is not None:
+        _hook.remove()
+        _hook = None
 
 
 # ---- tensors -----------------------------------------------------------------
@@ -1062,6 +1115,12 @@ def stats(device=None):
         - ``out_of_memory_retries``: allocations that failed at first
         - ``out_of_memory_caught``: operators that continued without memory that
           they had requested
+        - ``plans``, ``planned_iterations``, ``plan_departures``: plans that were
+          made, iterations that went as planned, and iterations that did something
+          else than planned (``set_planning()``);
+        - ``copied_ahead_count``, ``prefetch_count``: storages that a plan copied to
+          the host while they were still on the GPU, and page-ins that a plan issued
+          before they were needed;
         - ``violations``, ``clean_violations``: with the oracle, comparisons that
           failed after and before the release check
     """

@@ -5,7 +5,6 @@ This is the part of ``torch.cuda.lms`` that writes a trace to a file.
 
 # As lms.py, this file runs on every Python that a supported PyTorch runs on.
 
-import contextlib
 import ctypes
 import gzip
 import json
@@ -18,7 +17,18 @@ import torch
 VERSION = 1
 
 # In the order of TraceEvent::Kind, in record/trace.h.
-KINDS = ("operator", "allocated", "known", "read", "written", "freed", "step", "mark")
+KINDS = (
+    "operator",
+    "allocated",
+    "known",
+    "read",
+    "written",
+    "freed",
+    "step",
+    "mark",
+    "stalled",
+    "resumed",
+)
 
 
 class _Event(ctypes.Structure):
@@ -58,18 +68,16 @@ def names_of(library, device, count):
     ]
 
 
-@contextlib.contextmanager
-def marked_steps(step):
-    r"""Calls ``step`` after each step of an optimizer, where PyTorch can say when that is (2.1)."""
+def after_optimizers(step):
+    r"""Calls ``step`` after each step of an optimizer, where PyTorch can say when that is (2.1).
+
+    Returns:
+        a handle with ``remove()``, or None.
+    """
     # torch.optim has deleted its attribute of this name.
     module = sys.modules[torch.optim.Optimizer.__module__]
     register = getattr(module, "register_optimizer_step_post_hook", None)
-    handle = register(lambda *_: step()) if register else None
-    try:
-        yield
-    finally:
-        if handle:
-            handle.remove()
+    return register(lambda *_: step()) if register else None
 
 
 def write(path, trace):

@@ -16,7 +16,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 4;
+constexpr int kAbiVersion = 5;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -69,7 +69,10 @@ int lms_set_limit(size_t bytes) {
     if (bytes > 0) {
       Watch::get().begin();
     }
-    runtime.each([](Pager& pager) { pager.room.limit().forget(); });
+    runtime.each([](Pager& pager) {
+      pager.room.limit().forget();
+      pager.follower.forget();
+    });
   });
 }
 
@@ -236,6 +239,20 @@ int lms_is_resident(void* address) {
   return block ? !block->state.is(State::PagedOut) : -1;
 }
 
+int lms_set_planning(int enabled) {
+  return checked([&] {
+    const Lock lock;
+    Runtime::get().settings.plan = enabled != 0;
+    if (!enabled) {
+      Runtime::get().each([](Pager& pager) { pager.follower.forget(); });
+    }
+  });
+}
+
+int lms_get_planning() {
+  return Runtime::get().settings.plan;
+}
+
 int lms_record(int device, int on) {
   return checked([&] {
     const Lock lock;
@@ -252,24 +269,26 @@ int lms_record(int device, int on) {
 int lms_step() {
   return checked([] {
     const Lock lock;
-    Runtime::get().each([](Pager& pager) { pager.recorder.step(); });
+    Runtime::get().each([](Pager& pager) { pager.step(); });
   });
 }
 
 int lms_trace(int device, const void** events, size_t* event_count, size_t* name_count) {
   return checked([&] {
     const Lock lock;
-    const Recorder& recorder = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).recorder;
+    const Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
+    const Recorder& recorder = pager.recorders.users;
     TORCH_CHECK(!recorder.on(), "LMS: a recording of GPU ", device, " is not finished");
-    *events = recorder.events().data();
-    *event_count = recorder.events().size();
+    *events = pager.recorded.events.data();
+    *event_count = pager.recorded.events.size();
     *name_count = recorder.names().size();
   });
 }
 
 const char* lms_trace_name(int device, size_t index) {
   const Lock lock;
-  const auto& names = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).recorder.names();
+  const Pager& pager = Runtime::get().pager(static_cast<c10::DeviceIndex>(device));
+  const auto& names = pager.recorders.users.names();
   return index < names.size() ? names[index].c_str() : "";
 }
 
@@ -288,6 +307,9 @@ int lms_set_option(const char* name, int value) {
     settings.verify = value != 0;
   } else if (std::strcmp(name, "watch") == 0) {
     // Done above.
+  } else if (std::strcmp(name, "plans") == 0) {
+    const Lock lock;
+    Runtime::get().each([](Pager& pager) { pager.follower.wait(); });
   } else {
     t_error = std::string("LMS: there is no option ") + name;
     return kFailed;

@@ -71,10 +71,14 @@ LMS_API int lms_is_resident(void* storage);
 // why not. The text is valid until this thread's next call.
 LMS_API int lms_checks(int device, const char** why);
 
+// Whether LMS learns which iterations repeat, and plans them.
+LMS_API int lms_set_planning(int enabled);
+LMS_API int lms_get_planning(void);
+
 // Starts or stops a recording of what operators use on a device.
 LMS_API int lms_record(int device, int on);
 
-// Marks the end of an iteration in the recordings of all devices.
+// Marks the end of an iteration on all devices.
 LMS_API int lms_step(void);
 
 // The last recording: its events (see record/trace.h), and the number of names. The pointers are
@@ -82,5 +86,6 @@ LMS_API int lms_step(void);
 LMS_API int lms_trace(int device, const void** events, size_t* event_count, size_t* name_count);
 LMS_API const char* lms_trace_name(int device, size_t index);
 
-// For tests: "stress", "late", "verify_clean" and "verify" (see Settings), and "watch" (see Watch).
+// For tests: "stress", "late", "verify_clean" and "verify" (see Settings), "watch" (see Watch),
+// and "plans", which waits for the plans that are being made.
 LMS_API int lms_set_option(const char* name, int value);

@@ -79,7 +79,12 @@ std::vector<Entry> make_entries() {
       {"lms.over_limit_count", &Stats::over_limit_count},
       {"lms.over_limit_bytes_peak", &Stats::over_limit_bytes_peak},
       {"lms.clean_violations", &Stats::clean_violations},
-      {"lms.violations", &Stats::violations}};
+      {"lms.violations", &Stats::violations},
+      {"lms.plans", &Stats::plans},
+      {"lms.planned_iterations", &Stats::planned_iterations},
+      {"lms.plan_departures", &Stats::plan_departures},
+      {"lms.copied_ahead_count", &Stats::copied_ahead_count},
+      {"lms.prefetch_count", &Stats::prefetch_count}};
   for (const auto& entry : counts) {
     const Count count = entry.second;
     entries.push_back({entry.first, [count](Pager& p) { return p.stats.*count; }});

@@ -45,7 +45,10 @@ void turn_off() {
     throw;
   }
   Watch::get().stop();
-  runtime.each([](Pager& pager) { pager.room.limit().cap().lift(); });
+  runtime.each([](Pager& pager) {
+    pager.follower.forget();
+    pager.room.limit().cap().lift();
+  });
   runtime.settings.enabled = false;
 }
 

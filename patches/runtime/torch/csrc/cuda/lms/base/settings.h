@@ -20,6 +20,9 @@ struct Settings {
   // that the machine has.
   Published<size_t> host_limit{0};
 
+  // Learn which iterations repeat, and plan them.
+  Published<bool> plan{true};
+
   // Page out all idle blocks at each allocation. For tests: any use of a storage that the guard
   // does not see fails at once.
   Published<bool> stress{false};

@@ -80,6 +80,11 @@ struct Stats {
   int64_t over_limit_bytes_peak = 0; // the most by which the limit was exceeded
   int64_t clean_violations = 0; // see Settings::verify_clean
   int64_t violations = 0; // see Settings::verify
+  int64_t plans = 0; // that were made
+  int64_t planned_iterations = 0; // that did what their plan expected, to their end
+  int64_t plan_departures = 0; // iterations that did not
+  int64_t copied_ahead_count = 0; // blocks that a plan copied to the host while they were in use
+  int64_t prefetch_count = 0; // page-ins that a plan asked for before an operator did
   std::array<int64_t, kSources> alloc_distribution{};
 
   void reset_peak() {
@@ -101,6 +106,7 @@ struct Stats {
     clean_count = adopted = out_of_memory_retries = out_of_memory_caught = 0;
     over_limit_count = 0;
     clean_violations = violations = 0;
+    plans = planned_iterations = plan_departures = copied_ahead_count = prefetch_count = 0;
     alloc_distribution.fill(0);
   }
 };

@@ -90,7 +90,10 @@ struct Block {
   bool counted = false; // an operator has used it, so LMS can move it
   bool failed = false; // a page-in failed; every access throws until one succeeds
   const char* user = nullptr; // the last operator that used it
-  Recorder::Number number; // in a trace
+  Recorder::Number number; // in the user's recording
+  Recorder::Number followed; // in LMS's own
+  uint32_t slot = 0; // the number under which the follower has the block; 0 if it does not
+  uint64_t next_use = 0; // when an operator uses it next, as the policy counts; 0 if not known
 
   bool idle = false; // whether it is in the policy's list
   std::list<Block*>::iterator place;

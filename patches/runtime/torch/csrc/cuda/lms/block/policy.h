@@ -5,12 +5,20 @@
 namespace torch::cuda::lms {
 
 // Chooses the block to page out next. Among the least recently used idle blocks it takes the one
-// that fits the need best, so that a small request does not move a huge block. The policy is told
-// about every allocation, use and free of a managed block, in issue order. A planner that records
-// these can replace this class.
+// that fits the need best, so that a small request does not move a huge block. While it foresees
+// what comes, it takes the block whose next use is furthest away.
 class Policy {
  public:
-  void allocated(Block&) {}
+  // From now on, blocks are chosen by their next use. `now` is the number of the running operator,
+  // on the scale of Block::next_use. Blocks whose next use is not known, or has passed, are not
+  // expected to be used at all.
+  void foresee(uint64_t now) {
+    now_ = now;
+  }
+  // From now on, blocks are chosen by their last use.
+  void forget() {
+    now_ = 0;
+  }
 
   // An operator starts to use the block.
   void used(Block& block) {
@@ -36,6 +44,9 @@ class Policy {
 
   // The block to page out when this number of bytes is missing; null if no block is idle.
   Block* victim(size_t missing) const {
+    if (now_ > 0) {
+      return furthest(1);
+    }
     Block* best = nullptr;
     size_t seen = 0;
     for (Block* const block : idle_) {
@@ -50,8 +61,12 @@ class Policy {
     return best || idle_.empty() ? best : idle_.front();
   }
 
-  // The smallest idle block of at least this number of bytes; null if there is none.
+  // An idle block of at least this number of bytes, the smallest one if nothing is foreseen; null
+  // if there is none.
   Block* fitting(size_t bytes) const {
+    if (now_ > 0) {
+      return furthest(bytes);
+    }
     Block* best = nullptr;
     for (Block* const block : idle_) {
       if (block->size >= bytes && (!best || block->size < best->size)) {
@@ -70,10 +85,25 @@ class Policy {
   }
 
  private:
+  // The idle block of at least this number of bytes that is used last.
+  Block* furthest(size_t bytes) const {
+    Block* best = nullptr;
+    uint64_t best_use = 0;
+    for (Block* const block : idle_) {
+      const uint64_t use = block->next_use > now_ ? block->next_use : UINT64_MAX;
+      if (block->size >= bytes && use > best_use) {
+        best = block;
+        best_use = use;
+      }
+    }
+    return best;
+  }
+
   static constexpr size_t kWindow = 16; // blocks
 
   std::list<Block*> idle_; // oldest first
   size_t bytes_ = 0;
+  uint64_t now_ = 0; // 0 if nothing is foreseen
 };
 
 } // namespace torch::cuda::lms

@@ -26,8 +26,7 @@ at::DataPtr Registry::own(at::DataPtr memory, size_t bytes, c10::cuda::CUDAStrea
   auto* const block = new Block(*this, pager_, std::move(memory), bytes);
   block->home = home;
   blocks_.insert(block);
-  policy_.allocated(*block);
-  recorder_.allocated(block->number, bytes);
+  listener_.born(*block);
   return at::DataPtr(data, block, &Registry::deleter, device);
 }
 
@@ -128,7 +127,6 @@ void Registry::bury(void* context) {
   auto* const block = static_cast<Block*>(context);
   Registry& registry = block->registry;
   registry.policy_.freed(*block);
-  registry.recorder_.freed(block->number);
   registry.blocks_.erase(block);
   if (block->stays.lasting()) {
     registry.stats_.held_bytes.add(-static_cast<int64_t>(block->size));

@@ -16,9 +16,12 @@ namespace torch::cuda::lms {
 // to stay on the device. Used under the LMS mutex.
 class Registry {
  public:
-  // Is told when a block's storage was freed. Called with the mutex held.
+  // Is told about new blocks, and when a block's storage was freed. Called with the mutex held.
   class Listener {
    public:
+    // The block's storage has just been allocated.
+    virtual void born(Block& block) = 0;
+
     // The block has been removed from the registry. The listener has to delete it.
     virtual void died(Block* block) noexcept = 0;
 
@@ -26,19 +29,12 @@ class Registry {
     ~Listener() = default;
   };
 
-  Registry(
-      Pager& pager,
-      Listener& listener,
-      const Native& native,
-      Policy& policy,
-      Stats& stats,
-      Recorder& recorder)
+  Registry(Pager& pager, Listener& listener, const Native& native, Policy& policy, Stats& stats)
       : pager_(pager),
         listener_(listener),
         native_deleter_(native.deleter()),
         policy_(policy),
-        stats_(stats),
-        recorder_(recorder) {}
+        stats_(stats) {}
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
@@ -94,7 +90,6 @@ class Registry {
   const c10::DeleterFnPtr native_deleter_;
   Policy& policy_;
   Stats& stats_;
-  Recorder& recorder_;
   std::unordered_set<Block*> blocks_;
 };
 

@@ -14,8 +14,8 @@ namespace torch::cuda::lms {
 //
 // In PagingOut, the block has device memory, and a copy is in flight. The same is true for
 // PagingIn, except at its start: one thread allocates memory for the block then, and other threads
-// that need the block wait. With paging on demand, a block is in these two states only for the
-// duration of a few calls. A planner could keep it in them during many operators.
+// that need the block wait. A block that a plan pages in stays in PagingIn until an operator uses
+// it. A block that a plan copies to the host early is Resident, with a host copy.
 enum class State { Resident, PagingOut, PagedOut, PagingIn, Freed };
 
 inline const char* name_of(State state) {

@@ -17,9 +17,10 @@ Pager::Pager(
     Attention& attention)
     : device(device),
       pools(device),
-      registry(*this, *this, Native(native), policy, stats, recorder),
-      mover(device, settings, Native(native), registry, stats),
+      registry(*this, *this, Native(native), policy, stats),
+      mover(device, settings, Native(native), registry, stats, recorders),
       room(device, settings, Native(native), pools, registry, policy, mover, stats, attention),
+      follower(device, settings, pools, registry, policy, mover, room, stats, recorders.own),
       native_(native) {}
 
 Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
@@ -123,16 +124,47 @@ void Pager::enabled() {
 
 void Pager::start_recording() {
   const c10::cuda::CUDAGuard guard(device);
-  recorder.start();
+  recorders.users.start();
 }
 
 void Pager::stop_recording() {
   mover.synchronize();
   const c10::cuda::CUDAGuard guard(device);
-  recorder.stop();
+  recorded = recorders.users.take();
+  recorded.settle();
+}
+
+void Pager::uses(
+    Block& block,
+    bool write,
+    c10::cuda::CUDAStream stream,
+    uint64_t unit,
+    const char* name) {
+  if (unit != 0) {
+    if (recorders.users.on() && !pools.capturing()) {
+      const c10::cuda::CUDAGuard guard(device);
+      recorders.users.mark(stream.stream());
+    }
+    recorders.users.in_operator(unit, name);
+    follower.in_operator(unit, name, stream);
+  }
+  recorders.users.used(block.number, block.size, write);
+  follower.used(block, write);
+}
+
+void Pager::step() {
+  recorders.users.step();
+  follower.step();
+}
+
+void Pager::born(Block& block) {
+  recorders.users.allocated(block.number, block.size);
+  follower.allocated(block);
 }
 
 void Pager::died(Block* block) noexcept {
+  recorders.users.freed(block->number);
+  follower.freed(*block);
   if (!block->on_device()) {
     stats.paged_out_bytes.add(-static_cast<int64_t>(block->size));
   } else if (block->counted) {

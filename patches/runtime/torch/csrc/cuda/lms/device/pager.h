@@ -4,8 +4,9 @@
 #include <torch/csrc/cuda/lms/base/stats.h>
 #include <torch/csrc/cuda/lms/block/policy.h>
 #include <torch/csrc/cuda/lms/block/registry.h>
+#include <torch/csrc/cuda/lms/follow/follower.h>
 #include <torch/csrc/cuda/lms/move/mover.h>
-#include <torch/csrc/cuda/lms/record/recorder.h>
+#include <torch/csrc/cuda/lms/record/recorders.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 #include <torch/csrc/cuda/lms/room/room.h>
 
@@ -26,12 +27,25 @@ class Pager : private Registry::Listener {
 
   const c10::DeviceIndex device;
   Stats stats;
-  Recorder recorder;
+  Recorders recorders;
   Policy policy;
   Pools pools;
   Registry registry;
   Mover mover;
   Room room;
+  Follower follower;
+  Recording recorded; // the user's last recording
+
+  // What operators use, for the recordings. An operator with this number, unique in the process,
+  // uses the block on the stream. Called before the block is brought. Can pause the mutex; does not
+  // throw.
+  bool recording() const {
+    return recorders.users.on() || follower.on();
+  }
+  void
+  uses(Block& block, bool write, c10::cuda::CUDAStream stream, uint64_t unit, const char* name);
+  // An iteration has ended. Can pause the mutex; does not throw.
+  void step();
 
   // The block of a storage. Adopts the storage if possible: it must be CUDA memory of the native
   // allocator, have at least `smallest` bytes, and not be from a private pool. Returns null
@@ -74,6 +88,7 @@ class Pager : private Registry::Listener {
   void reset_accumulated_stats();
 
  private:
+  void born(Block& block) override;
   void died(Block* block) noexcept override;
 
   const Native native_;

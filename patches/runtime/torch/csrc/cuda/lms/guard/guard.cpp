@@ -113,17 +113,10 @@ const Frame* unpinning_frame(Thread& self) {
 
 void record(Block& block, c10::cuda::CUDAStream stream, bool write) {
   Pager& pager = block.pager;
-  if (C10_LIKELY(!pager.recorder.on())) {
-    return;
+  if (pager.recording()) {
+    const Frame* const frame = unpinning_frame(thread());
+    pager.uses(block, write, stream, frame ? frame->number : 0, frame ? frame->name : nullptr);
   }
-  if (const Frame* const frame = unpinning_frame(thread())) {
-    if (!pager.pools.capturing()) {
-      const c10::cuda::CUDAGuard guard(pager.device);
-      pager.recorder.mark(stream.stream());
-    }
-    pager.recorder.in_operator(frame->number, frame->name);
-  }
-  pager.recorder.used(block.number, block.size, write);
 }
 
 // Pins the storages and brings them to the device. Does not throw: a storage that could not be

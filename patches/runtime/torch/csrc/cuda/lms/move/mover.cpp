@@ -36,12 +36,14 @@ Mover::Mover(
     const Settings& settings,
     const Native& native,
     Registry& registry,
-    Stats& stats)
+    Stats& stats,
+    Recorders& recorders)
     : device_(device),
       settings_(settings),
       native_(native),
       registry_(registry),
       stats_(stats),
+      recorders_(recorders),
       transfer_(),
       arena_(device, settings),
       checker_(device) {}
@@ -98,7 +100,7 @@ void Mover::order(Block& block, cudaStream_t stream, bool captured) {
       const compat::RelaxedCapture relaxed;
       block.arrived->synchronize();
     } else {
-      block.arrived->block(stream);
+      wait_for(block.arrived, stream);
     }
     block.ordered.push_back(stream);
   }
@@ -107,10 +109,22 @@ void Mover::order(Block& block, cudaStream_t stream, bool captured) {
   }
 }
 
+// Makes a stream on which operators run wait for a transfer.
+void Mover::wait_for(const EventRef& transfer, cudaStream_t stream) {
+  const bool marked = recorders_.timed() && !transfer->done();
+  if (marked) {
+    recorders_.stalls(stream);
+  }
+  transfer->block(stream);
+  if (marked) {
+    recorders_.resumes(stream);
+  }
+}
+
 void Mover::wrote(Block& block, cudaStream_t stream) {
   if (block.left) {
     const c10::cuda::CUDAGuard guard(device_);
-    block.left->block(stream);
+    wait_for(block.left, stream);
   }
   wrote(block);
 }
@@ -275,7 +289,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
       block.arrived->block(home);
     }
     if (block.left) {
-      block.left->block(home);
+      wait_for(block.left, home);
     }
     if (!copied && (settings_.verify || settings_.verify_clean) && !matches(block)) {
       ++stats_.clean_violations;
@@ -329,7 +343,9 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   return true;
 }
 
-Mover::Outcome Mover::page_out(Block& block) {
+// Calls move(storage) if the block's storage still has it.
+template <class F>
+Mover::Outcome Mover::with_storage(Block& block, F move) {
   auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
   if (!storage) {
     return Outcome::Gone; // being freed: its deleter waits for the mutex
@@ -346,7 +362,7 @@ Mover::Outcome Mover::page_out(Block& block) {
       outcome = Outcome::Unfinished;
     } else if (!take_host(block)) {
       outcome = Outcome::Busy;
-    } else if (start_page_out(block) && finish_page_out(block, *storage)) {
+    } else if (move(*storage)) {
       outcome = Outcome::Moved;
     }
   } catch (const c10::Error& error) {
@@ -354,6 +370,20 @@ Mover::Outcome Mover::page_out(Block& block) {
   }
   Lock::drop_later(std::move(storage));
   return outcome;
+}
+
+Mover::Outcome Mover::page_out(Block& block) {
+  return with_storage(block, [&](c10::StorageImpl& storage) {
+    return start_page_out(block) && finish_page_out(block, storage);
+  });
+}
+
+Mover::Outcome Mover::copy_ahead(Block& block) {
+  return with_storage(block, [&](c10::StorageImpl&) {
+    const bool started = start_page_out(block);
+    cancel_page_out(block);
+    return started;
+  });
 }
 
 void Mover::wait_for_host() {

@@ -8,6 +8,7 @@
 #include <torch/csrc/cuda/lms/kernel/checker.h>
 #include <torch/csrc/cuda/lms/move/freed.h>
 #include <torch/csrc/cuda/lms/move/transfer.h>
+#include <torch/csrc/cuda/lms/record/recorders.h>
 #include <torch/csrc/cuda/lms/stream/timeline.h>
 
 #include <cstdint>
@@ -29,7 +30,8 @@ class Mover {
       const Settings& settings,
       const Native& native,
       Registry& registry,
-      Stats& stats);
+      Stats& stats,
+      Recorders& recorders);
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
@@ -78,6 +80,10 @@ class Mover {
   // Pages out on demand: takes host memory, and then calls start_page_out() and finish_page_out().
   Outcome page_out(Block& block);
 
+  // Copies an idle block to the host, and keeps its memory, so that a later page-out needs no copy.
+  // Moved means that the host has the bytes. Never waits.
+  Outcome copy_ahead(Block& block);
+
   // start_page_out() starts a copy to the host; the block can still be used. finish_page_out()
   // gives up the device memory, ordered after the copy and after everything that is queued on the
   // home stream. cancel_page_out() keeps the device memory instead; wrote() makes a later write
@@ -108,6 +114,14 @@ class Mover {
   // Call this when it may have handed out memory without a call of taken().
   void forget_freed() {
     freed_.forget();
+  }
+
+  // How fast page-outs and page-ins are, in bytes per second; 0 if not known yet.
+  double out_rate() {
+    return transfer_.out_rate();
+  }
+  double in_rate() {
+    return transfer_.in_rate();
   }
 
   // ---- release ----
@@ -205,6 +219,9 @@ class Mover {
     EventRef touched;
   };
 
+  template <class F>
+  Outcome with_storage(Block& block, F move);
+  void wait_for(const EventRef& transfer, cudaStream_t stream);
   bool take_host(Block& block);
   void drop_host(Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
@@ -224,6 +241,7 @@ class Mover {
   const Native native_;
   Registry& registry_;
   Stats& stats_;
+  Recorders& recorders_;
 
   Transfer transfer_;
   Arena arena_;

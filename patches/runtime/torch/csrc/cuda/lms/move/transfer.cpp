@@ -23,18 +23,22 @@ Transfer::Transfer() {
 }
 
 EventRef Transfer::page_out(const HostBuffer& host, const void* device, size_t bytes) {
+  out_meter_.begins(out_, bytes);
   host.each(bytes, [&](char* part, size_t offset, size_t size) {
     const char* const source = static_cast<const char*>(device) + offset;
     C10_CUDA_CHECK(cudaMemcpyAsync(part, source, size, cudaMemcpyDeviceToHost, out_));
   });
+  out_meter_.ends(out_);
   return events_.record(out_);
 }
 
 EventRef Transfer::page_in(void* device, const HostBuffer& host, size_t bytes) {
+  in_meter_.begins(in_, bytes);
   host.each(bytes, [&](const char* part, size_t offset, size_t size) {
     char* const target = static_cast<char*>(device) + offset;
     C10_CUDA_CHECK(cudaMemcpyAsync(target, part, size, cudaMemcpyHostToDevice, in_));
   });
+  in_meter_.ends(in_);
   return events_.record(in_);
 }
 

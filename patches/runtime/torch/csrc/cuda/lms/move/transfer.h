@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/csrc/cuda/lms/host/buffer.h>
+#include <torch/csrc/cuda/lms/move/meter.h>
 #include <torch/csrc/cuda/lms/stream/event.h>
 
 #include <cstddef>
@@ -33,6 +34,14 @@ class Transfer {
   EventRef page_out(const HostBuffer& host, const void* device, size_t bytes);
   EventRef page_in(void* device, const HostBuffer& host, size_t bytes);
 
+  // How fast the two directions are, in bytes per second; 0 if not known yet.
+  double out_rate() {
+    return out_meter_.rate();
+  }
+  double in_rate() {
+    return in_meter_.rate();
+  }
+
   // The pool for events of this device.
   EventPool& events() {
     return events_;
@@ -42,6 +51,8 @@ class Transfer {
   cudaStream_t out_ = nullptr;
   cudaStream_t in_ = nullptr;
   cudaStream_t ahead_ = nullptr;
+  Meter out_meter_;
+  Meter in_meter_;
   EventPool events_;
 };
 

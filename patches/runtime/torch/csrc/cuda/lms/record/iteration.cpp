@@ -46,6 +46,7 @@ class Reader {
     for (size_t i = range.begin; i < range.end; ++i) {
       during(events_[i]);
     }
+    end_operator();
     for (const auto& [number, index] : live_) {
       plan::Block& block = trace_.blocks[index];
       if (!block.persistent()) {
@@ -67,6 +68,8 @@ class Reader {
         bytes_.erase(event.block);
         break;
       case Kind::Mark:
+      case Kind::Stalled:
+      case Kind::Resumed:
         time_ = std::max(time_, event.value);
         break;
       default:
@@ -77,11 +80,13 @@ class Reader {
   void during(const TraceEvent& event) {
     switch (event.kind) {
       case Kind::Operator:
+        end_operator();
         trace_.operators.emplace_back();
         trace_.operators.back().name = event.name < names_.size() ? names_[event.name] : "";
         break;
       case Kind::Allocated:
         add(event.block, static_cast<int64_t>(event.value)).allocated = last();
+        changes_.push_back({live_[event.block], static_cast<int64_t>(event.value)});
         break;
       case Kind::Known:
         add(event.block, static_cast<int64_t>(event.value));
@@ -94,7 +99,15 @@ class Reader {
         free(event.block);
         break;
       case Kind::Mark:
-        marks_.push_back({trace_.operators.size(), event.value});
+        marks_.push_back({trace_.operators.size(), event.value, false});
+        break;
+      case Kind::Stalled:
+      case Kind::Resumed:
+        // Nearly all waits are for what the operator needs before it can do its work.
+        marks_.push_back(
+            {std::max<size_t>(trace_.operators.size(), 1) - 1,
+             event.value,
+             event.kind == Kind::Resumed});
         break;
       case Kind::Step:
         break;
@@ -140,20 +153,53 @@ class Reader {
     if (trace_.operators.empty()) {
       block.bytes = 0; // the iteration before had it, to its end
     }
+    changes_.push_back({found->second, -block.bytes});
     live_.erase(found);
+  }
+
+  // The planner takes what an operator allocates for what it needs all at once. Of the blocks that
+  // live within it, only as many bytes count as it has at the same time.
+  void end_operator() {
+    int64_t now = 0;
+    int64_t most = 0;
+    int64_t kept = 0; // of what it allocated
+    int64_t passing = 0; // of what it has freed as well
+    std::vector<uint32_t> passed;
+    for (const Change& change : changes_) {
+      now += change.bytes;
+      most = std::max(most, now);
+      const plan::Block& block = trace_.blocks[change.block];
+      const bool born = block.allocated == last();
+      if (born && change.bytes > 0) {
+        kept += change.bytes;
+      } else if (born && !trace_.operators.empty() && block.freed == last()) {
+        kept += change.bytes;
+        passing -= change.bytes;
+        passed.push_back(change.block);
+      }
+    }
+    for (const uint32_t index : passed) {
+      trace_.blocks[index].bytes = 0;
+    }
+    if (!passed.empty()) {
+      trace_.blocks[passed.front()].bytes = std::min(std::max<int64_t>(most - kept, 0), passing);
+    }
+    changes_.clear();
   }
 
   void share_times() {
     size_t first = 0;
+    double seconds = 0; // that no operator has yet
     for (const Mark& mark : marks_) {
       const uint64_t time = std::max(time_, mark.time);
-      const size_t count = mark.operators - first;
+      seconds += mark.waited ? 0 : static_cast<double>(time - time_) * 1e-9;
+      time_ = time;
+      const size_t count = mark.operators - std::min(first, mark.operators);
       for (size_t i = first; i < mark.operators; ++i) {
-        trace_.operators[i].seconds =
-            static_cast<double>(time - time_) * 1e-9 / static_cast<double>(count);
+        trace_.operators[i].seconds = seconds / static_cast<double>(count);
       }
       if (count > 0) {
-        time_ = time;
+        seconds = 0;
         first = mark.operators;
       }
     }
@@ -164,9 +210,15 @@ class Reader {
     }
   }
 
+  struct Change {
+    uint32_t block; // its index
+    int64_t bytes; // more than 0 if it was allocated, less if it was freed
+  };
+
   struct Mark {
-    size_t operators; // that began before it
+    size_t operators; // that had done their work
     uint64_t time; // nanoseconds
+    bool waited; // no operator ran since the mark before
   };
 
   const Events& events_;
@@ -174,11 +226,19 @@ class Reader {
   plan::Trace trace_;
   std::unordered_map<uint32_t, uint32_t> live_; // indices of blocks, by their numbers
   std::map<uint32_t, int64_t> bytes_; // of the blocks that live when it begins, by their numbers
+  std::vector<Change> changes_; // since the operator began
   std::vector<Mark> marks_;
   uint64_t time_ = 0; // of the last mark
 };
 
 } // namespace
+
+plan::Trace
+iteration(const Events& events, const std::vector<std::string>& names, int64_t unmanaged) {
+  plan::Trace trace = Reader(events, names).read({0, events.size()});
+  trace.unmanaged = unmanaged;
+  return trace;
+}
 
 plan::Trace
 last_iteration(const Events& events, const std::vector<std::string>& names, int64_t unmanaged) {

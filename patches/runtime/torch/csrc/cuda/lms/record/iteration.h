@@ -9,6 +9,13 @@
 
 namespace torch::cuda::lms {
 
+// The iteration that these events are, as the planner takes it. The index of each block is one less
+// than its number.
+plan::Trace iteration(
+    const std::vector<TraceEvent>& events,
+    const std::vector<std::string>& names,
+    int64_t unmanaged);
+
 // The iteration between the last two steps of a recording, as the planner takes it. Without two
 // steps it has no operators. `unmanaged` is in bytes.
 //

@@ -1,7 +1,5 @@
 #include <torch/csrc/cuda/lms/record/recorder.h>
 
-#include <c10/cuda/CUDAException.h>
-
 #include <limits>
 #include <utility>
 
@@ -14,43 +12,46 @@ constexpr uint64_t kBetweenMarks = 50'000; // nanoseconds
 
 } // namespace
 
-void Recorder::Destroy::operator()(cudaEvent_t event) const {
-  if (cudaEventDestroy(event) != cudaSuccess) {
-    (void)cudaGetLastError();
+bool Recording::ready() const {
+  // Marks of different streams may pass in another order than the host issued them.
+  for (auto mark = marks_.rbegin(); mark != marks_.rend(); ++mark) {
+    if (!mark->done->done()) {
+      return false;
+    }
   }
+  return true;
 }
 
-void Recorder::start() {
-  if (on_) {
-    return;
-  }
-  events_.clear();
-  marks_.clear();
-  indices_.clear();
-  names_.assign(1, std::string());
-  blocks_ = 0;
-  unit_ = 0;
-  last_mark_ = 0;
-  ++recording_;
-  began_ = std::chrono::steady_clock::now();
-  on_ = true;
-}
-
-void Recorder::stop() {
-  if (!on_) {
-    return;
-  }
-  on_ = false;
+void Recording::settle() {
   const std::vector<Mark> marks = std::move(marks_);
   marks_.clear();
   for (const Mark& mark : marks) {
-    C10_CUDA_CHECK(cudaEventSynchronize(mark.done.get()));
-    float milliseconds = 0;
-    C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, marks.front().done.get(), mark.done.get()));
-    // Work of different streams may end in another order than the host issued it.
-    events_[mark.event].value =
-        milliseconds > 0 ? static_cast<uint64_t>(static_cast<double>(milliseconds) * 1e6) : 0;
+    mark.done->synchronize();
+    events[mark.event].value = static_cast<uint64_t>(mark.done->since(*marks.front().done) * 1e9);
   }
+}
+
+void Recorder::start(bool timed, bool again) {
+  if (on_) {
+    return;
+  }
+  recording_ = Recording();
+  if (!again) {
+    indices_.clear();
+    names_.assign(1, std::string());
+  }
+  blocks_ = 0;
+  unit_ = 0;
+  last_mark_ = 0;
+  ++number_;
+  began_ = std::chrono::steady_clock::now();
+  timed_ = timed;
+  on_ = true;
+}
+
+Recording Recorder::take() {
+  on_ = false;
+  return std::exchange(recording_, Recording());
 }
 
 void Recorder::add(TraceEvent::Kind kind, uint32_t block, uint64_t value, uint16_t name) {
@@ -59,7 +60,7 @@ void Recorder::add(TraceEvent::Kind kind, uint32_t block, uint64_t value, uint16
   event.block = block;
   event.name = name;
   event.kind = kind;
-  events_.push_back(event);
+  recording_.events.push_back(event);
 }
 
 uint16_t Recorder::index_of(const char* name) {
@@ -71,12 +72,13 @@ uint16_t Recorder::index_of(const char* name) {
   return known->second;
 }
 
-uint32_t Recorder::number(Number& block, TraceEvent::Kind first_seen, size_t bytes) {
-  if (block.recording != recording_) {
-    block = {++blocks_, recording_};
-    add(first_seen, block.value, bytes);
+bool Recorder::give_number(Number& block, TraceEvent::Kind first_seen, size_t bytes) {
+  if (block.recording == number_) {
+    return false;
   }
-  return block.value;
+  block = {++blocks_, number_};
+  add(first_seen, block.value, bytes);
+  return true;
 }
 
 uint64_t Recorder::now() const {
@@ -85,28 +87,30 @@ uint64_t Recorder::now() const {
       std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
 }
 
-void Recorder::in_operator(uint64_t unit, const char* name) {
-  if (on_ && unit != unit_) {
-    unit_ = unit;
-    add(TraceEvent::Kind::Operator, 0, now(), index_of(name));
+bool Recorder::in_operator(uint64_t unit, const char* name) {
+  if (!on_ || unit == unit_) {
+    return false;
   }
+  unit_ = unit;
+  add(TraceEvent::Kind::Operator, 0, now(), index_of(name));
+  return true;
 }
 
-void Recorder::used(Number& block, size_t bytes, bool write) {
-  if (on_) {
-    const uint32_t known = number(block, TraceEvent::Kind::Known, bytes);
-    add(write ? TraceEvent::Kind::Written : TraceEvent::Kind::Read, known, 0);
+bool Recorder::used(Number& block, size_t bytes, bool write) {
+  if (!on_) {
+    return false;
   }
+  const bool first = give_number(block, TraceEvent::Kind::Known, bytes);
+  add(write ? TraceEvent::Kind::Written : TraceEvent::Kind::Read, block.value, 0);
+  return first;
 }
 
-void Recorder::allocated(Number& block, size_t bytes) {
-  if (on_) {
-    number(block, TraceEvent::Kind::Allocated, bytes);
-  }
+bool Recorder::allocated(Number& block, size_t bytes) {
+  return on_ && give_number(block, TraceEvent::Kind::Allocated, bytes);
 }
 
 void Recorder::freed(const Number& block) {
-  if (on_ && block.recording == recording_) {
+  if (on_ && block.recording == number_) {
     add(TraceEvent::Kind::Freed, block.value, 0);
   }
 }
@@ -118,26 +122,20 @@ void Recorder::step() {
 }
 
 void Recorder::mark(cudaStream_t stream) {
-  if (!on_) {
+  if (on_ && (recording_.marks_.empty() || now() >= last_mark_ + kBetweenMarks)) {
+    add_mark(stream, TraceEvent::Kind::Mark);
+  }
+}
+
+void Recorder::add_mark(cudaStream_t stream, TraceEvent::Kind kind) {
+  if (!on_ || !timed_) {
     return;
   }
-  const uint64_t time = now();
-  if (!marks_.empty() && time < last_mark_ + kBetweenMarks) {
-    return;
+  if (auto done = TimedEvent::record(stream)) {
+    last_mark_ = now();
+    recording_.marks_.push_back({recording_.events.size(), std::move(done)});
+    add(kind, 0, 0);
   }
-  cudaEvent_t event = nullptr;
-  if (cudaEventCreateWithFlags(&event, cudaEventDefault) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return;
-  }
-  TimedEvent done(event);
-  if (cudaEventRecord(done.get(), stream) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return;
-  }
-  last_mark_ = time;
-  marks_.push_back({events_.size(), std::move(done)});
-  add(TraceEvent::Kind::Mark, 0, 0);
 }
 
 } // namespace torch::cuda::lms

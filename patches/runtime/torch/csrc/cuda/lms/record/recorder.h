@@ -1,8 +1,8 @@
 #pragma once
 
 #include <torch/csrc/cuda/lms/record/trace.h>
+#include <torch/csrc/cuda/lms/stream/event.h>
 
-#include <c10/core/Device.h>
 #include <cuda_runtime_api.h>
 
 #include <chrono>
@@ -10,18 +10,38 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
 namespace torch::cuda::lms {
 
+// A recording that has ended.
+class Recording {
+ public:
+  std::vector<TraceEvent> events; // the times of marks are 0 until settle()
+
+  // Whether the device has passed all marks.
+  bool ready() const;
+  // Sets the times of the marks. Waits for the device if it has not passed them. Throws
+  // c10::Error.
+  void settle();
+
+ private:
+  friend class Recorder;
+  struct Mark {
+    size_t event; // its index in `events`
+    std::unique_ptr<TimedEvent> done;
+  };
+  std::vector<Mark> marks_;
+};
+
 // Records what operators use on one device, for the planner. Used under the LMS mutex; the device
-// must be current for mark(), stop() and the destructor. While it is off, each call costs one test.
+// must be current for the functions that mark, and for the destructor. While it is off, each call
+// costs one test.
 class Recorder {
  public:
-  // The number of a block in a recording, which is stored in the block. 0 means that this recording
-  // has not seen the block yet.
+  // The number of a block in a recording, which is stored in the block. Numbers are given in the
+  // order in which blocks appear. 0 means that this recording has not seen the block yet.
   struct Number {
     uint32_t value = 0;
     uint32_t recording = 0;
@@ -31,56 +51,66 @@ class Recorder {
     return on_;
   }
 
-  // Discards the last recording and starts a new one. Does nothing if a recording is on.
-  void start();
-  // Ends the recording and sets the values of the marks. Waits for the events of the marks, so the
-  // caller should already have waited for the device, without the mutex. Throws c10::Error.
-  void stop();
+  // The number of the recording.
+  uint32_t number() const {
+    return number_;
+  }
+  // Whether it makes marks at present.
+  bool timed() const {
+    return on_ && timed_;
+  }
+
+  // Discards the last recording and starts a new one. Does nothing if a recording is on. Without
+  // `timed`, no marks are made. With `again`, names keep their indices.
+  void start(bool timed = true, bool again = false);
+  // Ends the recording, and returns it.
+  Recording take();
 
   const std::vector<TraceEvent>& events() const {
-    return events_;
+    return recording_.events;
   }
   // The names of operators; the first is empty.
   const std::vector<std::string>& names() const {
     return names_;
   }
 
-  // The uses that follow are those of this operator. `unit` is unique among the operators.
-  void in_operator(uint64_t unit, const char* name);
-  void used(Number& block, size_t bytes, bool write);
-  void allocated(Number& block, size_t bytes);
+  // The uses that follow are those of this operator. `unit` is unique among the operators. Returns
+  // whether another operator has begun.
+  bool in_operator(uint64_t unit, const char* name);
+  // used() and allocated() return whether the block has just got its number.
+  bool used(Number& block, size_t bytes, bool write);
+  bool allocated(Number& block, size_t bytes);
   void freed(const Number& block);
   void step();
 
   // Marks the end of the work that is queued on the stream. A mark that follows the last one too
   // soon is left out. Does not throw: without marks, a trace has no times.
   void mark(cudaStream_t stream);
+  // The stream is going to wait for a transfer, or has queued the wait.
+  void stalls(cudaStream_t stream) {
+    add_mark(stream, TraceEvent::Kind::Stalled);
+  }
+  void resumes(cudaStream_t stream) {
+    add_mark(stream, TraceEvent::Kind::Resumed);
+  }
 
  private:
-  struct Destroy {
-    void operator()(cudaEvent_t event) const;
-  };
-  using TimedEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
-  struct Mark {
-    size_t event; // its index in events_
-    TimedEvent done;
-  };
-
   void add(TraceEvent::Kind kind, uint32_t block, uint64_t value, uint16_t name = 0);
+  void add_mark(cudaStream_t stream, TraceEvent::Kind kind);
   uint16_t index_of(const char* name);
-  uint32_t number(Number& block, TraceEvent::Kind first_seen, size_t bytes);
+  bool give_number(Number& block, TraceEvent::Kind first_seen, size_t bytes);
   uint64_t now() const; // nanoseconds since the recording began
 
   bool on_ = false;
-  uint32_t recording_ = 0;
+  bool timed_ = false;
+  uint32_t number_ = 0; // of the recording
   uint32_t blocks_ = 0;
   uint64_t unit_ = 0;
   uint64_t last_mark_ = 0; // nanoseconds since the recording began
   std::chrono::steady_clock::time_point began_;
-  std::vector<TraceEvent> events_;
-  std::vector<std::string> names_;
+  Recording recording_;
+  std::vector<std::string> names_{std::string()};
   std::unordered_map<std::string, uint16_t> indices_;
-  std::vector<Mark> marks_;
 };
 
 } // namespace torch::cuda::lms

@@ -25,6 +25,10 @@ struct TraceEvent {
     // `value` is the device's time, in nanoseconds since the recording's first mark, at which the
     // work before this event was done on the stream that was current.
     Mark,
+    // The stream starts to wait for a transfer, or has waited for it: no operator ran between these
+    // two events. `value` is a time as that of a mark.
+    Stalled,
+    Resumed,
   };
 
   uint64_t value = 0;

@@ -7,6 +7,13 @@
 
 namespace torch::cuda::lms {
 
+namespace {
+
+// Of what PyTorch may take, as in the first LMS; the rest is for fragmentation.
+constexpr double kPart = 0.95;
+
+} // namespace
+
 size_t Limit::known() const {
   const size_t set = settings_.limit;
   return set ? set : most_ - std::min(most_, headroom_.bytes());
@@ -22,7 +29,14 @@ size_t Limit::bytes() {
     look();
   }
   cap_.enforce();
-  return most_ - std::min(most_, headroom_.bytes());
+  return stretched_ > 0 ? stretched_ : most_ - std::min(most_, headroom_.bytes());
+}
+
+size_t Limit::part(double part) {
+  if (most_ == 0) {
+    look();
+  }
+  return static_cast<size_t>(static_cast<double>(most_) / kPart * part);
 }
 
 void Limit::look() {
@@ -44,8 +58,7 @@ void Limit::look() {
   const double allowed = cap_.share() * static_cast<double>(total);
   const size_t set = settings_.limit;
   const double users = set ? std::min(static_cast<double>(set), allowed) : allowed;
-  // 95 % as in the first LMS; the rest is for fragmentation.
-  most_ = std::max<size_t>(static_cast<size_t>(0.95 * std::min(most, users)), 1);
+  most_ = std::max<size_t>(static_cast<size_t>(kPart * std::min(most, users)), 1);
   others_decide_ = most < users;
 }
 

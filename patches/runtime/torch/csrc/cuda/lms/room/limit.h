@@ -11,10 +11,10 @@
 
 namespace torch::cuda::lms {
 
-// How many bytes of one device may be in use before LMS pages out: 95 % of what PyTorch may take.
-// That depends on the user's limit, the fraction of the device that the user allows, and the memory
-// that the device has. Used under the LMS mutex; bytes(), shown(), look() and look_again() can
-// pause it.
+// How many bytes of one device may be in use before LMS pages out: 95 % of what PyTorch may take,
+// or more while a plan is followed. What PyTorch may take depends on the user's limit, the fraction
+// of the device that the user allows, and the memory that the device has. Used under the LMS mutex;
+// bytes(), shown(), look() and look_again() can pause it.
 class Limit {
  public:
   Limit(c10::DeviceIndex device, const Settings& settings, const Native& native, const Pools& pools)
@@ -28,6 +28,14 @@ class Limit {
   // ask the device, and is 0 if no limit is set and the device was not asked before.
   size_t shown();
   size_t known() const;
+
+  // From now on, this number of bytes can be in use: for plans, which know what comes. 0 returns to
+  // the default.
+  void stretch(size_t bytes) {
+    stretched_ = bytes;
+  }
+  // A part of what PyTorch may take, in bytes.
+  size_t part(double part);
 
   // The part that makes the native allocator enforce the limit.
   Cap& cap() {
@@ -84,7 +92,8 @@ class Limit {
   const Settings& settings_;
   const Native native_;
   Cap cap_;
-  size_t most_ = 0; // bytes() without the headroom subtracted; 0 if not known yet
+  size_t most_ = 0; // bytes() by default, without the headroom subtracted; 0 if not known yet
+  size_t stretched_ = 0; // see stretch()
   Headroom headroom_;
   bool changed_ = false;
   // PyTorch gets less than the user allows, because others use the device.

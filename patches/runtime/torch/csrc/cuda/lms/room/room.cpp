@@ -180,6 +180,12 @@ void Room::fetch(Block& block, bool captured) {
       block.size,
       " bytes is in host memory, and nothing can be paged in while a CUDA graph is captured. "
       "Hold it with torch.cuda.lms.resident(...) before the capture, or capture with LMS off.");
+  fetch_into(block, [this](size_t bytes) { return obtain(bytes); });
+}
+
+// Pages the block in, into memory from obtain(bytes). Pauses the mutex.
+template <class F>
+void Room::fetch_into(Block& block, F obtain) {
   constexpr const char* kGone =
       "LMS: the memory of a paged-out storage was moved to another storage (set_data_ptr)";
   auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
@@ -210,6 +216,50 @@ void Room::fetch(Block& block, bool captured) {
   }
   Lock::notify();
   Lock::drop_later(std::move(storage));
+}
+
+// ---- plans ----
+
+// Whether a request can be served within the limit, from free memory or by the device.
+bool Room::has_room(size_t bytes) {
+  const size_t limit = limit_.bytes();
+  if (in_use() + bytes > limit) {
+    return false;
+  }
+  return reserved_bytes() + bytes <= limit || native_.largest_free(device_) >= bytes;
+}
+
+bool Room::copy_ahead(Block& block) {
+  return block.idle && mover_.copy_ahead(block) == Mover::Outcome::Moved;
+}
+
+bool Room::drop(Block& block) {
+  if (!block.idle) {
+    return false;
+  }
+  policy_.remove(block);
+  const Mover::Outcome outcome = mover_.page_out(block);
+  if (outcome != Mover::Outcome::Moved && outcome != Mover::Outcome::Gone) {
+    registry_.offer(block);
+  }
+  return outcome == Mover::Outcome::Moved;
+}
+
+bool Room::prefetch(Block& block) {
+  if (!block.state.is(State::PagedOut)) {
+    return false;
+  }
+  const Stay stay(registry_, block);
+  try {
+    if (!has_room(rounded(block.size)) || !block.state.is(State::PagedOut)) {
+      return false;
+    }
+    fetch_into(block, [this](size_t bytes) { return native_.allocate(bytes); });
+    return true;
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError(); // whoever needs the block gets the error
+    return false;
+  }
 }
 
 // ---- page-outs ----
@@ -320,6 +370,7 @@ bool Room::free_some(Request& request) {
   Effort& effort = request.effort;
   Source& source = request.source;
   ++stats_.out_of_memory_retries;
+  debug_log("[lms] no memory for %zu bytes for %s\n", bytes, Operation::label());
   if (pools_.capturing()) {
     return false;
   }

@@ -44,6 +44,13 @@ class Room {
   // a reason to stay. Can pause the mutex. Throws c10::OutOfMemoryError.
   void bring(Block& block, c10::cuda::CUDAStream stream);
 
+  // For plans: each starts what it says if that needs no wait and takes no memory from others, and
+  // returns whether it did. copy_ahead() copies an idle block to the host, drop() pages it out, and
+  // prefetch() pages it in. prefetch() can pause the mutex. None throws.
+  bool copy_ahead(Block& block);
+  bool drop(Block& block);
+  bool prefetch(Block& block);
+
   // Pages out idle blocks until this number of bytes is paged out; by default all of them. Returns
   // the number of bytes. Can pause the mutex.
   size_t reclaim(size_t bytes = SIZE_MAX);
@@ -62,6 +69,9 @@ class Room {
 
   // Bytes that an operator can get if all idle blocks are paged out. Can pause the mutex.
   size_t obtainable_bytes();
+
+  // Bytes that the native allocator has handed out, except memory in limbo. Pauses the mutex.
+  size_t in_use();
 
   // Bytes of device memory that could be paged out at present.
   size_t idle_bytes() const {
@@ -97,6 +107,9 @@ class Room {
   int make_room(size_t bytes);
   at::DataPtr obtain(size_t bytes);
   void fetch(Block& block, bool captured);
+  template <class F>
+  void fetch_into(Block& block, F obtain);
+  bool has_room(size_t bytes);
   Mover::Outcome page_out(Block& block);
   bool free_some(Request& request);
   bool reclaim_neighbours(size_t bytes);
@@ -109,7 +122,6 @@ class Room {
   // Returns if the request should be retried; otherwise throws the error with LMS's account.
   void retry(const c10::OutOfMemoryError& error, Request& request);
   void served(Source source);
-  size_t in_use();
   size_t allocated_bytes();
   size_t reserved_bytes();
 

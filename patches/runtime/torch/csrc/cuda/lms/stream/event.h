@@ -51,6 +51,53 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
+// Owns a CUDA event with timing. Its constructor does not throw; without an event, nothing is
+// timed.
+class TimedEvent {
+ public:
+  // Records the end of the work that is queued on the stream.
+  static std::unique_ptr<TimedEvent> record(cudaStream_t stream) {
+    std::unique_ptr<TimedEvent> timed(new TimedEvent);
+    if (cudaEventCreateWithFlags(&timed->event_, cudaEventDefault) != cudaSuccess ||
+        cudaEventRecord(timed->event_, stream) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+    return timed;
+  }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  ~TimedEvent() {
+    if (event_ && cudaEventDestroy(event_) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  }
+
+  bool done() const {
+    const bool done = cudaEventQuery(event_) == cudaSuccess;
+    if (!done) {
+      (void)cudaGetLastError();
+    }
+    return done;
+  }
+
+  void synchronize() const {
+    C10_CUDA_CHECK(cudaEventSynchronize(event_));
+  }
+
+  // Seconds from an earlier event to this one; 0 if this one was first. Both must be done.
+  double since(const TimedEvent& earlier) const {
+    float milliseconds = 0;
+    C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+    return milliseconds > 0 ? static_cast<double>(milliseconds) * 1e-3 : 0;
+  }
+
+ private:
+  TimedEvent() = default;
+
+  cudaEvent_t event_ = nullptr;
+};
+
 // Shared, because the block, its host buffer and a timeline may all wait for the same point of a
 // stream.
 using EventRef = std::shared_ptr<Event>;

@@ -1,0 +1,498 @@
+#include <torch/csrc/cuda/lms/follow/follower.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/base/log.h>
+#include <torch/csrc/cuda/lms/record/iteration.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <thread>
+#include <utility>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+// Of a transfer, besides its bytes: the calls, and the events between streams.
+constexpr double kOverhead = 10e-6; // seconds
+
+// Which part of what PyTorch may take a plan uses at first, how much less after a request failed,
+// and at least: free memory is in pieces.
+constexpr double kMost = 0.99;
+constexpr double kLess = 0.01;
+constexpr double kLeast = 0.85;
+
+// Plans are made again when the limit has changed by this part.
+constexpr double kChange = 0.005;
+
+} // namespace
+
+Follower::Follower(
+    c10::DeviceIndex device,
+    const Settings& settings,
+    Pools& pools,
+    Registry& registry,
+    Policy& policy,
+    Mover& mover,
+    Room& room,
+    Stats& stats,
+    Recorder& recorder)
+    : device_(device),
+      settings_(settings),
+      pools_(pools),
+      registry_(registry),
+      policy_(policy),
+      mover_(mover),
+      room_(room),
+      stats_(stats),
+      recorder_(recorder),
+      part_(kMost) {}
+
+// ---- what the program does ----
+
+void Follower::in_operator(uint64_t unit, const char* name, c10::cuda::CUDAStream stream) {
+  if (!on()) {
+    return;
+  }
+  if (recorder_.timed() && !pools_.capturing()) {
+    const c10::cuda::CUDAGuard guard(device_);
+    recorder_.mark(stream.stream());
+  }
+  if (!recorder_.in_operator(unit, name)) {
+    return;
+  }
+  ++place_;
+  check();
+  if (recorder_.timed() && place_ % kMeasured == 0) {
+    measure();
+  }
+  if (script_) {
+    foresee();
+    act();
+  }
+}
+
+void Follower::used(Block& block, bool write) {
+  if (!on()) {
+    return;
+  }
+  const bool lately = block.followed.recording + 1 == recorder_.number();
+  const uint32_t before = lately ? block.followed.value : 0;
+  appeared(block, recorder_.used(block.followed, block.size, write), before);
+}
+
+void Follower::allocated(Block& block) {
+  if (on()) {
+    appeared(block, recorder_.allocated(block.followed, block.size), 0);
+  }
+}
+
+// The block was used or allocated. `before` is its number in the iteration before; 0 if it had
+// none.
+void Follower::appeared(Block& block, bool first, uint32_t before) {
+  const uint32_t number = block.followed.value;
+  if (first) {
+    before_.resize(number + 1);
+    before_[number] = before;
+    if (block.slot != number) {
+      put(block.slot, nullptr);
+      if (Block* const other = block_of(number)) {
+        other->slot = 0;
+      }
+      put(number, &block);
+    }
+  }
+  check();
+  if (script_) {
+    const plan::Place next = script_->next_use(number, place_);
+    block.next_use = next == plan::Move::kNone ? 0 : base_ + static_cast<uint64_t>(next);
+  }
+}
+
+void Follower::freed(Block& block) {
+  if (on()) {
+    recorder_.freed(block.followed);
+    put(block.slot, nullptr);
+    block.slot = 0;
+  }
+}
+
+// The block has this number from now on. Number 0 is nobody's.
+void Follower::put(uint32_t number, Block* block) {
+  if (number == 0) {
+    return;
+  }
+  if (number >= slots_.size()) {
+    slots_.resize(number + 1);
+  }
+  slots_[number] = block;
+  if (block) {
+    block->slot = number;
+  }
+}
+
+// ---- whether it is what was expected ----
+
+// Compares what was recorded since the last call with the script.
+void Follower::check() {
+  const std::vector<TraceEvent>& events = recorder_.events();
+  for (; read_ < events.size(); ++read_) {
+    const TraceEvent& event = events[read_];
+    if (!script_ || !Script::compared(event)) {
+      continue;
+    }
+    const std::vector<TraceEvent>& expected = script_->events();
+    if (cursor_ == expected.size() || !Script::same(event, expected[cursor_])) {
+      if (!change_script()) {
+        depart();
+        continue;
+      }
+    }
+    ++cursor_;
+  }
+}
+
+// Takes another known iteration that begins as this one did. Returns false if there is none.
+bool Follower::change_script() {
+  const TraceEvent& event = recorder_.events()[read_];
+  for (auto other = scripts_.rbegin(); other != scripts_.rend(); ++other) {
+    const std::vector<TraceEvent>& events = (*other)->events();
+    if (other->get() == script_ || !(*other)->planned() || cursor_ >= events.size() ||
+        !Script::same(event, events[cursor_]) ||
+        !std::equal(
+            events.begin(),
+            events.begin() + static_cast<std::ptrdiff_t>(cursor_),
+            script_->events().begin(),
+            Script::same)) {
+      continue;
+    }
+    script_ = other->get();
+    next_action_ = 0;
+    const std::vector<Action>& actions = script_->actions();
+    while (next_action_ < actions.size() && actions[next_action_].place < place_) {
+      ++next_action_;
+    }
+    pending_.clear();
+    return true;
+  }
+  return false;
+}
+
+void Follower::depart() {
+  debug_log("[lms] departed from the plan at operator %ld\n", static_cast<long>(place_));
+  ++stats_.plan_departures;
+  on_demand();
+}
+
+// ---- what the plan says ----
+
+void Follower::foresee() {
+  policy_.foresee(base_ + static_cast<uint64_t>(place_));
+}
+
+void Follower::act() {
+  if (acting_) {
+    return; // another thread acts, and has paused the mutex
+  }
+  acting_ = true;
+  while (script_ && next_action_ < script_->actions().size() &&
+         script_->actions()[next_action_].place <= place_) {
+    const Action action = script_->actions()[next_action_++];
+    perform(action);
+  }
+  fetch();
+  acting_ = false;
+}
+
+void Follower::perform(const Action& action) {
+  if (action.kind == Action::Kind::Fetch) {
+    pending_.push_back({action.number, action.needed});
+    return;
+  }
+  Block* const block = block_of(action.number);
+  if (!block) {
+    return;
+  }
+  if (action.kind == Action::Kind::Copy) {
+    stats_.copied_ahead_count += room_.copy_ahead(*block);
+  } else {
+    room_.drop(*block);
+  }
+}
+
+// Fetches in the order of the plan, as far as there is room.
+void Follower::fetch() {
+  while (!pending_.empty()) {
+    const Pending next = pending_.front();
+    Block* const block = block_of(next.number);
+    if (next.needed > place_ && block && block->state.is(State::PagedOut)) {
+      if (!room_.prefetch(*block)) {
+        break; // the next operator tries again
+      }
+      ++stats_.prefetch_count;
+    }
+    if (!pending_.empty()) { // the program may have departed during a pause
+      pending_.pop_front();
+    }
+  }
+}
+
+// Looks how much memory is in use that LMS does not manage.
+void Follower::measure() {
+  try {
+    const auto used = static_cast<int64_t>(room_.in_use());
+    int64_t managed = 0;
+    registry_.each([&](Block& block) {
+      managed += block.on_device() ? static_cast<int64_t>(rounded(block.size)) : 0;
+    });
+    unmanaged_ = std::max(unmanaged_, used - managed);
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+  }
+}
+
+// ---- iterations ----
+
+bool Follower::wanted() {
+  return settings_.enabled && settings_.plan && !settings_.stress && !settings_.late &&
+         mover_.under_pressure() && !pools_.capturing();
+}
+
+void Follower::step() {
+  if (acting_) {
+    return;
+  }
+  try {
+    if (!wanted()) {
+      stop();
+      return;
+    }
+    if (on()) {
+      end();
+    }
+    make_plans();
+    begin();
+  } catch (const std::exception& error) {
+    (void)cudaGetLastError();
+    mover_.trouble(error.what());
+    stop();
+  }
+}
+
+void Follower::end() {
+  const bool timed = recorder_.timed();
+  Recording recording = recorder_.take();
+  const bool followed = script_ && cursor_ == script_->events().size();
+  stats_.planned_iterations += followed;
+  const auto known = std::find_if(scripts_.begin(), scripts_.end(), [&](const auto& script) {
+    return followed ? script.get() == script_ : script->is(recording.events);
+  });
+  log(followed);
+  adapt(followed);
+  unknown_ = known == scripts_.end() ? kUnknown : unknown_ - (unknown_ > 0);
+  last_ = nullptr;
+  if (known != scripts_.end()) {
+    last_ = known->get();
+    std::rotate(known, known + 1, scripts_.end());
+    if (last_->waits_for_times() && timed) {
+      last_->set(std::move(recording), links());
+    }
+    time(followed);
+    return;
+  }
+  if (scripts_.size() == kScripts) {
+    scripts_.erase(std::find_if(scripts_.begin(), scripts_.end(), [&](const auto& script) {
+      return script.get() != being_planned_;
+    }));
+  }
+  scripts_.push_back(std::make_unique<Script>(recording.events));
+  last_ = scripts_.back().get();
+  time(false);
+}
+
+// For each number of the iteration before, the block's number in the one that has ended.
+std::vector<uint32_t> Follower::links() const {
+  std::vector<uint32_t> links;
+  for (uint32_t number = 1; number < before_.size(); ++number) {
+    if (const uint32_t before = before_[number]) {
+      links.resize(std::max<size_t>(links.size(), before + 1));
+      links[before] = number;
+    }
+  }
+  return links;
+}
+
+void Follower::make_plans() {
+  if (planning_.done()) {
+    plan::Plan plan = planning_.take();
+    debug_log(
+        "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s\n",
+        plan.problem.empty() ? "made" : plan.problem.c_str(),
+        plan.moves.size(),
+        plan.prediction.seconds,
+        plan.bound.seconds);
+    if (plan.problem.empty()) {
+      being_planned_->set(plan);
+      ++stats_.plans;
+      settled_ = 0;
+    } else if (plan.infeasible != plan::Move::kNone && being_planned_->needed() == 0) {
+      // The limit gives way to this operator in any case.
+      being_planned_->need(plan.infeasible_bytes + plan.infeasible_bytes / 64);
+      being_planned_->want(0);
+    }
+    being_planned_ = nullptr;
+  }
+  const auto wanted = static_cast<int64_t>(room_.limit().part(part_));
+  plan::Machine machine;
+  machine.out_rate = mover_.out_rate();
+  machine.in_rate = mover_.in_rate();
+  machine.overhead = kOverhead;
+  if (machine.out_rate <= 0 || machine.in_rate <= 0) {
+    return;
+  }
+  for (const auto& script : scripts_) {
+    if (script->recording() && script->recording()->ready()) {
+      Recording recording = *std::exchange(script->recording(), std::nullopt);
+      recording.settle();
+      script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
+    }
+    const double change = static_cast<double>(wanted - script->wanted_limit());
+    if (!planning_.busy() && script->trace().size() > 0 &&
+        std::abs(change) > kChange * static_cast<double>(wanted)) {
+      script->want(wanted);
+      machine.limit = script->limit();
+      being_planned_ = script.get();
+      planning_.start(script->trace(), machine);
+    }
+  }
+}
+
+// Notes how long the iteration took that ended last.
+void Follower::time(bool followed) {
+  const c10::cuda::CUDAGuard guard(device_);
+  auto now = TimedEvent::record(c10::cuda::getCurrentCUDAStream(device_).stream());
+  if (now && clock_) {
+    laps_.push_back({last_, followed, clock_, std::move(now)});
+    clock_ = laps_.back().end;
+  } else {
+    clock_ = std::move(now);
+  }
+  while (!laps_.empty() && laps_.front().end->done()) {
+    const Lap lap = std::move(laps_.front());
+    laps_.pop_front();
+    const auto script = std::find_if(
+        scripts_.begin(), scripts_.end(), [&](const auto& s) { return s.get() == lap.script; });
+    if (script != scripts_.end()) {
+      (*script)->took(lap.end->since(*lap.begin), lap.followed);
+    }
+  }
+  if (laps_.size() > kLaps) {
+    laps_.pop_front();
+  }
+}
+
+void Follower::log(bool followed) {
+  debug_log(
+      "[lms] iteration of %ld operators, %s: %ld page-outs, %ld page-ins, %ld of them ahead, "
+      "%ld requests tried again, %.3f of the limit\n",
+      static_cast<long>(place_ + 1),
+      followed ? "planned" : "on demand",
+      static_cast<long>(stats_.page_out_count - logged_.page_out_count),
+      static_cast<long>(stats_.page_in_count - logged_.page_in_count),
+      static_cast<long>(stats_.prefetch_count - logged_.prefetch_count),
+      static_cast<long>(stats_.out_of_memory_retries - logged_.out_of_memory_retries),
+      part_);
+  logged_ = stats_;
+}
+
+// Free memory turned out to be in too many pieces for the plan, so the next one takes less.
+void Follower::adapt(bool followed) {
+  const int64_t retries = stats_.out_of_memory_retries;
+  settled_ = followed ? settled_ + 1 : 0;
+  // The first iteration of a plan starts with what paging on demand has left.
+  if (settled_ > 1 && retries > retries_ && part_ - kLess >= kLeast) {
+    part_ -= kLess;
+    settled_ = 0;
+  }
+  retries_ = retries;
+}
+
+void Follower::begin() {
+  base_ += static_cast<uint64_t>(place_ + 1);
+  script_ = last_ && last_->planned() ? last_ : nullptr;
+  // Which blocks the next iteration will use, by the numbers that they will have.
+  const std::vector<Block*> blocks = std::exchange(slots_, {});
+  for (Block* const block : blocks) {
+    if (block) {
+      block->slot = 0;
+    }
+  }
+  if (script_) {
+    for (uint32_t number = 1; number < blocks.size(); ++number) {
+      if (blocks[number]) {
+        put(script_->link(number), blocks[number]);
+      }
+    }
+  }
+  before_.clear();
+  pending_.clear();
+  place_ = -1;
+  read_ = cursor_ = next_action_ = 0;
+  recorder_.start(/*timed=*/!script_ || unknown_ > 0, /*again=*/true);
+  if (script_) {
+    foresee();
+    room_.limit().stretch(static_cast<size_t>(script_->limit()));
+  } else {
+    on_demand();
+  }
+}
+
+// From now on, LMS does not know what comes.
+void Follower::on_demand() {
+  script_ = nullptr;
+  pending_.clear();
+  policy_.forget();
+  room_.limit().stretch(0);
+}
+
+void Follower::stop() {
+  if (on()) {
+    recorder_.take();
+  }
+  for (Block* const block : slots_) {
+    if (block) {
+      block->slot = 0;
+    }
+  }
+  slots_.clear();
+  before_.clear();
+  last_ = nullptr;
+  clock_.reset();
+  laps_.clear();
+  settled_ = 0;
+  on_demand();
+}
+
+void Follower::forget() {
+  wait();
+  stop();
+  if (planning_.busy()) {
+    planning_.take();
+  }
+  being_planned_ = nullptr;
+  scripts_.clear();
+  unmanaged_ = 0;
+  part_ = kMost;
+}
+
+void Follower::wait() {
+  while (planning_.busy() && !planning_.done()) {
+    const Lock::Pause pause;
+    std::this_thread::yield();
+  }
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/base/settings.h>
+#include <torch/csrc/cuda/lms/base/stats.h>
+#include <torch/csrc/cuda/lms/block/policy.h>
+#include <torch/csrc/cuda/lms/block/registry.h>
+#include <torch/csrc/cuda/lms/follow/planning.h>
+#include <torch/csrc/cuda/lms/follow/script.h>
+#include <torch/csrc/cuda/lms/move/mover.h>
+#include <torch/csrc/cuda/lms/record/recorder.h>
+#include <torch/csrc/cuda/lms/room/pools.h>
+#include <torch/csrc/cuda/lms/room/room.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+// Learns which iterations a program repeats on one device, has a plan made for each, and acts on
+// the plan while the program does what the plan expects. Used under the LMS mutex.
+//
+// All that it does is what LMS may do at any time: to copy an idle block to the host, to page it
+// out, and to page a block in. So a program that departs from the plan is never wrong, and LMS
+// pages on demand from there on.
+class Follower {
+ public:
+  Follower(
+      c10::DeviceIndex device,
+      const Settings& settings,
+      Pools& pools,
+      Registry& registry,
+      Policy& policy,
+      Mover& mover,
+      Room& room,
+      Stats& stats,
+      Recorder& recorder);
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
+
+  // Whether it wants to know what operators do.
+  bool on() const {
+    return recorder_.on();
+  }
+
+  // What the program does, in issue order. in_operator() is called before an operator's blocks are
+  // brought, and acts on the plan; it can pause the mutex, and does not throw.
+  void in_operator(uint64_t unit, const char* name, c10::cuda::CUDAStream stream);
+  void used(Block& block, bool write);
+  void allocated(Block& block);
+  void freed(Block& block);
+
+  // An iteration has ended. Can pause the mutex. Does not throw.
+  void step();
+
+  // Forgets all plans, for example because the limit was changed.
+  void forget();
+
+  // For tests: waits until the plan that is being made is there.
+  void wait();
+
+ private:
+  bool wanted();
+  void end();
+  std::vector<uint32_t> links() const;
+  void begin();
+  void stop();
+  void make_plans();
+  void log(bool followed);
+  void adapt(bool followed);
+  void time(bool followed);
+  void on_demand();
+  void check();
+  void depart();
+  bool change_script();
+  void foresee();
+  void act();
+  void perform(const Action& action);
+  void fetch();
+  void appeared(Block& block, bool first, uint32_t before);
+  void measure();
+  Block* block_of(uint32_t number) const {
+    return number < slots_.size() ? slots_[number] : nullptr;
+  }
+  void put(uint32_t number, Block* block);
+
+  static constexpr size_t kScripts = 8; // iterations that are known at the same time
+  static constexpr size_t kLaps = 8;
+  static constexpr unsigned kUnknown = 2 * kScripts;
+  static constexpr unsigned kMeasured = 16; // operators between two looks at unmanaged memory
+
+  const c10::DeviceIndex device_;
+  const Settings& settings_;
+  Pools& pools_;
+  Registry& registry_;
+  Policy& policy_;
+  Mover& mover_;
+  Room& room_;
+  Stats& stats_;
+  Recorder& recorder_;
+
+  std::vector<std::unique_ptr<Script>> scripts_; // the one that was used last is the last
+  Planning planning_;
+  Script* being_planned_ = nullptr;
+
+  Stats logged_; // when the iteration began
+  double part_; // of what PyTorch may take, for plans
+  struct Lap {
+    const Script* script;
+    bool followed;
+    std::shared_ptr<TimedEvent> begin;
+    std::shared_ptr<TimedEvent> end;
+  };
+  std::deque<Lap> laps_; // iterations whose times are not known yet
+
+  // Of the iteration that runs.
+  std::vector<Block*> slots_; // blocks by number, also those that are expected to get it
+  std::vector<uint32_t> before_; // by number: the block's number in the iteration before
+  plan::Place place_ = -1; // of the operator that runs
+  uint64_t base_ = 1; // on the scale of Block::next_use, where the iteration began
+  size_t read_ = 0; // events of the recording that were looked at
+  size_t cursor_ = 0; // events of the script that have happened
+  size_t next_action_ = 0;
+  int64_t unmanaged_ = 0; // bytes at most
+  Script* script_ = nullptr; // that is being followed
+  bool acting_ = false;
+  struct Pending {
+    uint32_t number;
+    plan::Place needed;
+  };
+  std::deque<Pending> pending_; // fetches for which there was no room yet
+
+  // Of the iteration before.
+  Script* last_ = nullptr; // null if there was none
+  std::shared_ptr<TimedEvent> clock_; // its end; null if that was not timed
+  int64_t retries_ = 0; // of requests, until then
+  unsigned settled_ = 0; // iterations in a row that followed a plan
+  unsigned unknown_ = 0; // iterations to be timed, because one that was not known has appeared
+};
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,117 @@
+#include <torch/csrc/cuda/lms/follow/script.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace torch::cuda::lms {
+
+using Kind = TraceEvent::Kind;
+
+Script::Script(const std::vector<TraceEvent>& recorded) {
+  for (const TraceEvent& event : recorded) {
+    if (!compared(event)) {
+      continue;
+    }
+    events_.push_back(event);
+    if (event.kind == Kind::Operator) {
+      ++size_;
+    } else if (event.block >= uses_.size()) {
+      uses_.resize(event.block + 1);
+    }
+    const bool use = event.kind == Kind::Read || event.kind == Kind::Written;
+    if (use && size_ > 0) {
+      std::vector<plan::Place>& uses = uses_[event.block];
+      if (uses.empty() || uses.back() != size_ - 1) {
+        uses.push_back(size_ - 1);
+      }
+    }
+  }
+}
+
+bool Script::compared(const TraceEvent& event) {
+  switch (event.kind) {
+    case Kind::Operator:
+    case Kind::Allocated:
+    case Kind::Known:
+    case Kind::Read:
+    case Kind::Written:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Script::same(const TraceEvent& a, const TraceEvent& b) {
+  // The value of an operator is a time.
+  return a.kind == b.kind && a.block == b.block && a.name == b.name &&
+         (a.kind == Kind::Operator || a.value == b.value);
+}
+
+bool Script::is(const std::vector<TraceEvent>& events) const {
+  size_t known = 0;
+  for (const TraceEvent& event : events) {
+    if (compared(event) && (known == events_.size() || !same(event, events_[known++]))) {
+      return false;
+    }
+  }
+  return known == events_.size();
+}
+
+void Script::set(const plan::Plan& plan) {
+  actions_.clear();
+  // Of an action in the next iteration, as seen from there.
+  const auto add = [&](plan::Place place, Action::Kind kind, const plan::Move& move) {
+    const bool next = place >= size_;
+    const uint32_t number = next ? link(move.block + 1) : move.block + 1;
+    const plan::Place shift = next ? size_ : 0;
+    if (number > 0) {
+      actions_.push_back({place - shift, kind, move.needed_at - shift, number});
+    }
+  };
+  for (const plan::Move& move : plan.moves) {
+    if (move.copy_after == plan::Move::kNone) {
+      continue; // nothing uses the block, so it leaves first anyway
+    }
+    if (move.copies) {
+      add(move.copy_after + 1, Action::Kind::Copy, move);
+    }
+    add(std::max(move.drop_before, move.copy_after + 1), Action::Kind::Drop, move);
+    if (move.returns()) {
+      add(move.fetch_before, Action::Kind::Fetch, move);
+    }
+  }
+  std::stable_sort(actions_.begin(), actions_.end(), [](const Action& a, const Action& b) {
+    const auto order = [](const Action& action) {
+      const bool fetch = action.kind == Action::Kind::Fetch;
+      return std::make_tuple(action.place, action.kind, fetch ? action.needed : 0);
+    };
+    return order(a) < order(b);
+  });
+  planned_ = true;
+}
+
+void Script::took(double seconds, bool with_plan) {
+  constexpr double kSlower = 1.02;
+  constexpr unsigned kOften = 5; // the first iterations with a plan make their way into it
+  if (!with_plan) {
+    on_demand_ = on_demand_ > 0 ? std::min(on_demand_, seconds) : seconds;
+  } else if (on_demand_ > 0) {
+    slow_ = seconds > kSlower * on_demand_ ? slow_ + 1 : 0;
+    slower_ = slower_ || slow_ >= kOften;
+  }
+}
+
+plan::Place Script::next_use(uint32_t number, plan::Place place) const {
+  if (number < uses_.size()) {
+    const auto next = std::upper_bound(uses_[number].begin(), uses_[number].end(), place);
+    if (next != uses_[number].end()) {
+      return *next;
+    }
+  }
+  const uint32_t later = link(number);
+  return later > 0 && later < uses_.size() && !uses_[later].empty() ? size_ + uses_[later].front()
+                                                                    : plan::Move::kNone;
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/plan/plan.h>
+#include <torch/csrc/cuda/lms/plan/trace.h>
+#include <torch/csrc/cuda/lms/record/recorder.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+// What a plan says to do with a block before an operator.
+struct Action {
+  enum class Kind : uint8_t { Copy, Drop, Fetch };
+
+  plan::Place place; // of the operator
+  Kind kind;
+  plan::Place needed; // of the operator that uses the block next; only used for fetches
+  uint32_t number; // of the block
+};
+
+// An iteration that the program repeats: what operators do, as recorded, and the plan for it.
+// Blocks have the numbers of the recording.
+class Script {
+ public:
+  explicit Script(const std::vector<TraceEvent>& recorded);
+
+  // Which of these events have to be the same in each repetition. Frees can come at other times,
+  // because they depend on Python's garbage collector.
+  static bool compared(const TraceEvent& event);
+  static bool same(const TraceEvent& a, const TraceEvent& b);
+
+  // Whether another recording is of the same iteration.
+  bool is(const std::vector<TraceEvent>& events) const;
+
+  // The events that are compared.
+  const std::vector<TraceEvent>& events() const {
+    return events_;
+  }
+  // Number of operators.
+  plan::Place size() const {
+    return size_;
+  }
+  uint32_t link(uint32_t number) const {
+    return number < links_.size() ? links_[number] : 0;
+  }
+
+  // The first time, an iteration may do what it does not repeat. So the times of a later one are
+  // taken. `links` has the block's number in the next iteration for each number; 0 if it has none.
+  bool waits_for_times() const {
+    return !timed_;
+  }
+  void set(Recording recording, std::vector<uint32_t> links) {
+    recording_ = std::move(recording);
+    links_ = std::move(links);
+    timed_ = true;
+  }
+  // The recording with its times, until it is taken to make the plan.
+  std::optional<Recording>& recording() {
+    return recording_;
+  }
+
+  // What the planner was given; it has no operators until the recording was taken.
+  plan::Trace& trace() {
+    return trace_;
+  }
+  // The limit for which the plan, or the one that is being made, was wanted; 0 if there is none.
+  // If one operator alone needs more, the plan is for as many bytes as that needs.
+  int64_t wanted_limit() const {
+    return wanted_limit_;
+  }
+  void want(int64_t limit) {
+    wanted_limit_ = limit;
+  }
+  int64_t needed() const {
+    return needed_;
+  }
+  void need(int64_t bytes) {
+    needed_ = bytes;
+  }
+  int64_t limit() const {
+    return std::max(wanted_limit_, needed_);
+  }
+
+  // Sets the actions of a plan.
+  void set(const plan::Plan& plan);
+  bool planned() const {
+    return planned_ && !slower_;
+  }
+
+  // Iterations took this number of seconds, with the plan or on demand. A plan with which they take
+  // longer is not followed any more.
+  void took(double seconds, bool with_plan);
+  // In order of their places.
+  const std::vector<Action>& actions() const {
+    return actions_;
+  }
+
+  // The place of the block's first use after a place. Places from size() on are in the next
+  // iteration. kNone if there is none.
+  plan::Place next_use(uint32_t number, plan::Place place) const;
+
+ private:
+  std::vector<TraceEvent> events_;
+  std::vector<uint32_t> links_;
+  std::optional<Recording> recording_;
+  plan::Place size_ = 0;
+  std::vector<std::vector<plan::Place>> uses_; // by number
+  std::vector<Action> actions_;
+  plan::Trace trace_;
+  int64_t wanted_limit_ = 0;
+  int64_t needed_ = 0;
+  double on_demand_ = 0; // seconds, the least; 0 if not known
+  unsigned slow_ = 0; // iterations in a row that took longer with the plan
+  bool slower_ = false;
+  bool timed_ = false;
+  bool planned_ = false;
+};
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/record/recorder.h>
+
+#include <cuda_runtime_api.h>
+
+namespace torch::cuda::lms {
+
+// The two recordings of one device that can be on at the same time.
+struct Recorders {
+  Recorder users; // what torch.cuda.lms.record() asks for
+  Recorder own; // what LMS itself plans with
+
+  bool timed() const {
+    return users.timed() || own.timed();
+  }
+  // Around a wait of a stream for a transfer.
+  void stalls(cudaStream_t stream) {
+    users.stalls(stream);
+    own.stalls(stream);
+  }
+  void resumes(cudaStream_t stream) {
+    own.resumes(stream);
+    users.resumes(stream);
+  }
+};
+
+} // namespace torch::cuda::lms

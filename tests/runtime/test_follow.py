@@ -1,0 +1,186 @@
+"""Plans: LMS learns which iterations repeat, and acts on the plans for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import MIB
+from releases import since
+from tensors import floats, pattern, stat
+
+pytestmark = since((2, 1), "hooks of all optimizers")
+
+LAYERS = 12
+LIMIT = 32 * MIB  # the training below needs 50
+
+
+class Chain:
+    """Layers of 1 MiB each, every one of which keeps 2 MiB for its backward pass."""
+
+    def __init__(self) -> None:
+        self.weights = [(pattern(1, start=k) * 1e-4).requires_grad_() for k in range(LAYERS)]
+        self.optimizer = torch.optim.SGD(self.weights, lr=1e-3, momentum=0.9, foreach=False)
+
+    def train(self, x: torch.Tensor, between: Callable[[], object] = lambda: None) -> float:
+        self.optimizer.zero_grad()
+        for k, weight in enumerate(self.weights):
+            x = torch.sin(x * weight[: x.numel()])
+            if k == LAYERS // 2:
+                between()
+        loss = x.sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+def train(
+    iterations: int,
+    *,
+    size: Callable[[int], float] = lambda _: 1,
+    between: Callable[[int], object] = lambda _: None,
+) -> list[float]:
+    chain = Chain()
+    found = []
+    for k in range(iterations):
+        found.append(chain.train(pattern(size(k), start=k), lambda k=k: between(k)))
+        torch.cuda.lms._wait_for_plans()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def planning() -> Iterator[None]:
+    torch.cuda.lms.set_planning(True)
+    yield
+    torch.cuda.lms.set_planning(True)
+
+
+def expected(iterations: int, **program: Any) -> list[float]:
+    """The losses without LMS. Plans are forgotten, and the statistics are 0 after it."""
+    torch.cuda.set_enabled_lms(False)
+    losses = train(iterations, **program)
+    torch.cuda.empty_cache()
+    torch.cuda.set_limit_lms(LIMIT)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+    return losses
+
+
+def test_an_iteration_that_repeats_is_planned():
+    losses = expected(9)
+    assert train(9) == losses
+    assert stat("plans") == 1
+    assert stat("planned_iterations") >= 4
+    assert stat("plan_departures") == 0
+    assert stat("copied_ahead_count") > 0
+    assert torch.cuda.max_memory_reserved() <= LIMIT
+
+
+def test_all_page_ins_of_a_planned_iteration_are_ahead():
+    train_until_planned()
+    chain = Chain()
+    for k in range(8):
+        before = torch.cuda.lms.stats()
+        chain.train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    after = torch.cuda.lms.stats()
+    moved = {name: after[name] - before[name] for name in ("page_in_count", "prefetch_count")}
+    assert moved["page_in_count"] == moved["prefetch_count"] > 0
+
+
+def train_until_planned() -> None:
+    torch.cuda.set_limit_lms(LIMIT)
+    train(7)
+    assert stat("planned_iterations") > 0
+
+
+def test_without_planning_all_is_on_demand():
+    losses = expected(8)
+    torch.cuda.lms.set_planning(False)
+    assert not torch.cuda.lms.get_planning()
+    assert train(8) == losses
+    assert stat("page_in_count") > 0
+    assert stat("plans") == stat("prefetch_count") == stat("copied_ahead_count") == 0
+
+
+def test_a_departure_goes_on_on_demand():
+    def more(k: int) -> None:
+        if k in (7, 8):
+            torch.empty(floats(3), device="cuda").fill_(k).sum().item()
+
+    losses = expected(12, between=more)
+    assert train(12, between=more) == losses
+    assert stat("plan_departures") > 0
+    assert stat("planned_iterations") >= 3
+
+
+def test_each_of_several_shapes_has_its_plan():
+    def size(k: int) -> float:
+        return (1, 0.75)[k % 2]
+
+    losses = expected(24, size=size)
+    assert train(24, size=size) == losses
+    assert stat("plans") >= 2
+    assert stat("planned_iterations") >= 8
+
+
+def test_a_new_limit_is_a_new_plan():
+    train_until_planned()
+    plans = stat("plans")
+    chain = Chain()
+    torch.cuda.set_limit_lms(26 * MIB)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    for k in range(8):
+        chain.train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    assert stat("plans") > plans
+    assert torch.cuda.max_memory_reserved() <= 26 * MIB
+
+
+def test_iterations_without_an_optimizer():
+    weights = [pattern(4, start=k) for k in range(12)]
+    torch.cuda.set_limit_lms(LIMIT)
+    sums = []
+    for _ in range(8):
+        x = torch.ones(floats(4), device="cuda")
+        for weight in weights:
+            x = torch.sin(x * weight)
+        sums.append(x.sum().item())
+        torch.cuda.lms.step()
+        torch.cuda.lms._wait_for_plans()
+    assert len(set(sums)) == 1
+    assert stat("planned_iterations") >= 3
+
+
+def test_blocks_that_die_early():
+    """A plan may name blocks that the program has freed by then."""
+    chain = Chain()
+    torch.cuda.set_limit_lms(LIMIT)
+    for k in range(7):
+        chain.train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    planned = stat("planned_iterations")
+    assert planned > 0
+    chain.optimizer.state.clear()
+    del chain.weights[3:]
+    chain.optimizer.param_groups[0]["params"] = chain.weights
+    chain.train(pattern(1))
+    assert stat("planned_iterations") == planned
+
+
+def test_a_capture_between_iterations():
+    train_until_planned()
+    chain = Chain()
+    x = pattern(1)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.cuda.lms.step()
+        x * 2
+    planned = stat("planned_iterations")
+    for k in range(4):
+        chain.train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    assert stat("planned_iterations") > planned
