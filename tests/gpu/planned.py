@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def rates() -> dict[str, float]:
     return found
 
 
-def measure(name: str, iterations: int) -> dict[str, Any]:
+def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
     import torch
 
     torch.backends.cudnn.deterministic = True
@@ -153,7 +154,7 @@ def measure(name: str, iterations: int) -> dict[str, Any]:
         up, down = found["parts"]["up"], found["parts"]["down"]
         bound = max(up, excess / speed["out"]) + max(down, excess / speed["in"])
         torch.cuda.set_limit_lms(limit)
-        for mode in MODES:
+        for mode in modes:
             torch.cuda.lms.set_planning(mode == "planned")
             result = run(workload, iterations, lms=True)
             result.update(limit=limit, mode=mode, bound=bound)
@@ -192,10 +193,12 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=14, help="of each row (default: 14)")
     parser.add_argument("--kept", type=int, default=6, help="last ones in the median (default: 6)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--measure", choices=WORKLOADS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        arguments.out.write_text(json.dumps(measure(arguments.measure, arguments.iterations)))
+        found = measure(arguments.measure, arguments.iterations, arguments.modes)
+        arguments.out.write_text(json.dumps(found))
         return 0
     tables, data, failed = {}, {}, False
     environment = {
@@ -207,7 +210,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder, "row.json")
             command = [sys.executable, __file__, "--measure", name, "--out", str(result)]
-            command += ["--iterations", str(arguments.iterations)]
+            command += ["--iterations", str(arguments.iterations), "--modes", *arguments.modes]
             if subprocess.run(command, env=environment).returncode != 0:
                 failed = True
                 continue
