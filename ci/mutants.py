@@ -4,14 +4,16 @@
 
 PYTHON is an interpreter whose torch has LMS and may be modified: its LMS libraries are replaced by
 those of each mutant, and restored at the end. A variant of the runtime has additional bugs in
-mutants-VARIANT.toml, and bugs in files that it replaces are skipped. The exit code is 1 if a bug is
-not detected.
+mutants-VARIANT.toml, and bugs in files that it replaces are skipped. The tests first have to pass
+without a bug. The exit code is 1 if they do not, or if a bug is not detected.
 """
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from disposable import ROOT, SOURCES, DisposableTorch, environment, load_bugs
@@ -22,11 +24,18 @@ SECONDS = 300  # a deadlock counts as detected
 def main(python: str, wanted: list[str]) -> int:
     missed = []
     with DisposableTorch(python) as torch:
-        for mutant in bugs(torch):
-            if wanted and not any(part in mutant["name"] for part in wanted):
-                continue
+        mutants = [
+            mutant
+            for mutant in bugs(torch)
+            if not wanted or any(part in mutant["name"] for part in wanted)
+        ]
+        torch.install(torch.runtime)
+        if broken := failing(python, {mutant["test"] for mutant in mutants}, torch.runtime):
+            print(f"without a bug these tests fail: {' '.join(broken)}; make them pass first")
+            return 1
+        for mutant in mutants:
             runtime = torch.install_with(mutant)
-            seen = fails(python, mutant["test"], runtime)
+            seen = fails(python, [mutant["test"]], runtime)
             print(f"{'seen  ' if seen else 'MISSED'}  {mutant['name']}", flush=True)
             if not seen:
                 missed.append(mutant["name"])
@@ -44,9 +53,16 @@ def bugs(torch: DisposableTorch) -> list[dict[str, str]]:
     return kept + load_bugs(f"mutants-{variant}.toml")
 
 
-def fails(python: str, test: str, runtime: Path) -> bool:
-    path = ROOT / "tests" / "runtime" / test
-    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)]
+def failing(python: str, tests: Iterable[str], runtime: Path) -> list[str]:
+    """Those that fail. A test that always fails would "detect" every bug."""
+    files = itertools.groupby(sorted(tests), key=lambda test: test.partition("::")[0])
+    groups = [list(group) for _, group in files]
+    return [test for group in groups if fails(python, group, runtime) for test in group]
+
+
+def fails(python: str, tests: list[str], runtime: Path) -> bool:
+    paths = [str(ROOT / "tests" / "runtime" / test) for test in tests]
+    command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *paths]
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=SECONDS, env=environment(runtime)

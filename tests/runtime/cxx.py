@@ -31,7 +31,7 @@ CUDA_OPTIONS = (
 
 def compile_cxx(source: Path, output: Path, *options: str) -> None:
     command = [
-        os.environ.get("CXX", "g++"),
+        *shlex.split(os.environ.get("CXX", "g++")),
         "-std=c++20",
         "-DNDEBUG",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",

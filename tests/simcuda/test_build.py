@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,6 +67,14 @@ def test_environments_with_the_same_torch_share_a_build(tmp_path: Path) -> None:
     assert build._key(changed) != first
     keys = [build._key(install(tmp_path / name, recorded=False)) for name in "ef"]
     assert len({first, *keys}) == 3
+
+
+def test_a_compiler_of_several_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "one.cpp"
+    source.write_text("int one() { return 1; }\n")
+    monkeypatch.setenv("CXX", shlex.join(["env", *build._compiler("CXX")]))
+    builder = SimpleNamespace(work=tmp_path)
+    assert build._Builder.compile(builder, source, ["-O0"]).is_file()  # type: ignore[arg-type]
 
 
 def test_python_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
 _SOURCES = Path(__file__).resolve().parent.parent
 _OPERATORS = "libsimops.so"
 _DONE = "complete"
-_CXX = os.environ.get("CXX", "g++")
-_CC = os.environ.get("CC", "gcc")
+_COMPILERS = {"CXX": "g++", "CC": "gcc"}
 _JOBS = 2
 
 
 class BuildError(RuntimeError):
     """A compiler or linker run that failed; the message holds its output."""
+
+
+def _compiler(variable: str) -> list[str]:
+    """The command in CXX or CC, which may have several words, like "ccache g++"."""
+    return shlex.split(os.environ.get(variable, _COMPILERS[variable]))
 
 
 def torch_directory() -> Path:
@@ -64,7 +69,7 @@ def _key(torch_dir: Path) -> str:
     for source in [*sources, Path(__file__), Path(stubs.__file__)]:
         digest.update(source.relative_to(_SOURCES).as_posix().encode())
         digest.update(source.read_bytes())
-    digest.update(f"{_CXX} {_CC}".encode())
+    digest.update(shlex.join([*_compiler("CXX"), *_compiler("CC")]).encode())
     recorded = _recorded(torch_dir)
     for name in ("c10_cuda", "torch_cuda", "torch_cpu", "torch_python"):
         library = torch_dir / "lib" / f"lib{name}.so"
@@ -138,8 +143,8 @@ class _Builder:
 
     def compile(self, source: Path, flags: list[str]) -> Path:
         target = self.work / f"{source.name}.o"
-        compiler = _CC if source.suffix == ".c" else _CXX
-        _run(compiler, "-c", *flags, source, "-o", target)
+        compiler = _compiler("CC" if source.suffix == ".c" else "CXX")
+        _run(*compiler, "-c", *flags, source, "-o", target)
         return target
 
     def compile_together(self, folder: str, flags: list[str]) -> Path:
@@ -168,7 +173,7 @@ class _Builder:
             "driver { global: cu[A-Z]*; nvml*; local: *; };\n"
         )
         _run(
-            _CXX,
+            *_compiler("CXX"),
             "-shared",
             *objects,
             "-o",
@@ -187,7 +192,7 @@ class _Builder:
         source.write_text("")
         script.write_text(f"{version} {{ local: *; }};\n")
         _run(
-            _CC,
+            *_compiler("CC"),
             "-shared",
             source,
             "-o",
@@ -222,7 +227,7 @@ class _Builder:
             path.write_text(script)
             flags.append(f"-Wl,--version-script={path}")
         _run(
-            _CC,
+            *_compiler("CC"),
             "-shared",
             *flags,
             source,
@@ -237,7 +242,7 @@ class _Builder:
 
     def link_operators(self, compiled: Path) -> None:
         _run(
-            _CXX,
+            *_compiler("CXX"),
             "-shared",
             compiled,
             "-o",

@@ -39,3 +39,52 @@ def test_a_bug_that_fits_nowhere_is_refused(tmp_path: Path) -> None:
     bug = {"name": "no sum", "file": "part.h", "find": "1", "replace": "2"}
     with pytest.raises(SystemExit, match="must occur once in part"):
         disposable.plant(bug, tmp_path)
+
+
+class Torch:
+    """Stands in for a DisposableTorch. Records what is installed in it."""
+
+    tag = SimpleNamespace(variant=None)
+    runtime = Path("true")
+
+    def __init__(self, _: str) -> None:
+        self.installed: list[str] = []
+
+    def __enter__(self) -> Torch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def install(self, runtime: Path) -> None:
+        self.installed.append(str(runtime))
+
+    def install_with(self, bug: dict[str, str]) -> Path:
+        self.installed.append(bug["name"])
+        return Path("copy")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_test_that_always_fails_detects_nothing(
+    broken: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: str, tests: list[str], runtime: Path) -> bool:
+        return runtime != torch.runtime or (broken and "test_b.py::one" in tests)
+
+    torch = Torch("")
+    planted = [
+        {"name": "first", "test": "test_a.py"},
+        {"name": "second", "test": "test_b.py::one"},
+        {"name": "third", "test": "test_b.py"},
+    ]
+    monkeypatch.setattr(mutants, "DisposableTorch", lambda _: torch)
+    monkeypatch.setattr(mutants, "load_bugs", lambda _: planted)
+    monkeypatch.setattr(mutants, "fails", fails)
+    assert mutants.main("python", []) == int(broken)
+    output = capsys.readouterr().out
+    if broken:
+        assert torch.installed == ["true"]
+        assert "without a bug these tests fail: test_b.py test_b.py::one;" in output
+    else:
+        assert torch.installed == ["true", "first", "second", "third"]
+        assert output.count("seen  ") == 3
