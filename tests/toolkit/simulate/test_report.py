@@ -212,6 +212,13 @@ def test_advice_is_simulated(compiled: Planner, tmp_path: Path) -> None:
     assert found.faster_link.planned.seconds == faster
 
 
+def test_advice_where_transfers_cost_little(compiled: Planner, tmp_path: Path) -> None:
+    fast = Link(title="", out_rate=1e12, in_rate=1e12)
+    data = report(compiled, adam(), tmp_path, TIGHT, fast).data
+    assert data["planned"]["seconds"] <= 1.05 * data["compute_seconds"]
+    assert data["advice"] == ["Little can: the transfers cost less than 5 %."]
+
+
 def test_advice_for_an_optimizer_that_uses_everything(compiled: Planner, tmp_path: Path) -> None:
     recording = Recording()
     weights = [recording.block("known", 10 * MB) for _ in range(4)]

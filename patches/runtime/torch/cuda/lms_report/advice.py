@@ -32,6 +32,9 @@ def advice(report):
 
 def _of_memory(report):
     compute = report.totals.compute_seconds
+    if report.totals.planned.seconds <= _LITTLE * compute:
+        yield "Little can: the transfers cost less than 5 %."
+        return
     more = [
         point
         for point in report.points
@@ -43,9 +46,6 @@ def _of_memory(report):
             yield "More GPU memory, {}: {} ({}).".format(
                 size(point.gpu_memory), time(seconds), factor(seconds, compute)
             )
-    if report.totals.planned.seconds <= _LITTLE * compute:
-        yield "Little can: the transfers are hidden behind computation."
-        return
     for point in more[1:]:
         if point.simulation.planned.seconds <= _LITTLE * compute:
             yield "From {} of GPU memory on, the transfers cost less than 5 %.".format(

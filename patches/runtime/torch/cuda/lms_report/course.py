@@ -1,5 +1,6 @@
 r"""What an iteration's movements make of its memory: curves, transfers, absences."""
 
+import bisect
 import collections
 import heapq
 
@@ -141,18 +142,38 @@ def _sum(held):
 
 def _stack(absences, blocks):
     """Absences with offsets: each at the lowest place that is free for its time."""
-    stacked, ending, taken = [], [], []
+    stacked, ending, free = [], [], _Free()
     for begin, end, block in absences:
         while ending and ending[0][0] <= begin:
-            taken.remove(heapq.heappop(ending)[1])
-        offset, count = 0, blocks[block].bytes
-        for low, high in taken:  # in ascending order
-            if low - offset >= count:
-                break
-            offset = max(offset, high)
-        span = (offset, offset + count)
-        taken.append(span)
-        taken.sort()
-        heapq.heappush(ending, (end, span))
+            free.add(*heapq.heappop(ending)[1])
+        count = blocks[block].bytes
+        offset = free.take(count)
+        heapq.heappush(ending, (end, (offset, offset + count)))
         stacked.append(Absence(block, begin, end, offset))
     return stacked
+
+
+class _Free:
+    """What is free of an endless range, as (low, high) in ascending order."""
+
+    def __init__(self):
+        self._gaps = [(0, float("inf"))]
+
+    def take(self, count):
+        """The lowest place with so many bytes, which is not free any more."""
+        for index, (low, high) in enumerate(self._gaps):
+            if high - low >= count:
+                self._gaps[index : index + 1] = [(low + count, high)] if high > low + count else []
+                return low
+        raise AssertionError("the last gap has no end")
+
+    def add(self, low, high):
+        if low == high:
+            return
+        index = bisect.bisect(self._gaps, (low, high))
+        if index < len(self._gaps) and self._gaps[index][0] == high:
+            high = self._gaps.pop(index)[1]
+        if index > 0 and self._gaps[index - 1][1] == low:
+            index -= 1
+            low = self._gaps.pop(index)[0]
+        self._gaps.insert(index, (low, high))

@@ -233,7 +233,7 @@ charts.absences = {
     const shapes = Object.keys(paths).map(role =>
       `<path d="${paths[role]}" fill="${color("role-" + role)}"/>`);
     show(element, at, shapes.join(""), "Absent tensors over time");
-    legend(element, data.rolesOut.map(role => [role, "role-" + data.roles.indexOf(role)]));
+    legend(element, data.roles.map((role, k) => [role, "role-" + k]).filter((_, k) => paths[k]));
     this.top = 1.04 * top;
     return at;
   },

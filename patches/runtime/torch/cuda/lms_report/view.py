@@ -11,12 +11,10 @@ def view(report):
     operators = report.timeline.operators
     names = sorted({short(op.name) for op in operators})
     index = {name: number for number, name in enumerate(names)}
-    used = {report.roles[a.block] for course in report.courses.values() for a in course.absences}
     return {
         "names": names,
         "phases": PHASES,
         "roles": ROLES,
-        "rolesOut": [role for role in ROLES if role in used],
         "memory": [
             [role, memory.at_peak] for role, memory in report.memory.items() if memory.at_peak > 0
         ],
