@@ -79,7 +79,7 @@ class Simulation:
         peak_bytes: GPU memory that it needs for that.
         fits: it is within the limit, so LMS is not necessary.
         planned: with planned transfers; None if everything fits.
-        on_demand: with transfers when they are needed, as LMS makes them today.
+        on_demand: with transfers when they are needed.
         bound_seconds: no plan is faster.
     """
 
@@ -118,7 +118,6 @@ class Planner:
         planner = lms_report.module("planner")
         return planner.Recording(
             events=trace.events,
-            count=len(trace.events) // planner.EVENT_BYTES,
             names=trace.names,
             unmanaged_bytes=trace.unmanaged_bytes,
         )

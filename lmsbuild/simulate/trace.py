@@ -11,25 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild.errors import FileAccessError, TraceError
+from lmsbuild.simulate import lms_report
 
-FORMAT = "lms-trace"
-VERSION = 1
-
-# In the order of TraceEvent::Kind, in record/trace.h of the runtime.
-KINDS = (
-    "operator",
-    "allocated",
-    "known",
-    "read",
-    "written",
-    "freed",
-    "step",
-    "mark",
-    "stalled",
-    "resumed",
-)
-_CODES = {kind: code for code, kind in enumerate(KINDS)}
-_EVENT = struct.Struct("=QIHBB")  # TraceEvent: value, block, name, kind, unused
+_EVENTS = lms_report.module("events")
+_CODES = {kind: code for code, kind in enumerate(_EVENTS.KINDS)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +63,12 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(
             f"{path} is not a trace; torch.cuda.lms.record() writes them", detail=str(error)
         ) from error
-    if not isinstance(text, dict) or text.get("format") != FORMAT:
+    if not isinstance(text, dict) or text.get("format") != _EVENTS.FORMAT:
         raise TraceError(f"{path} is not a trace; torch.cuda.lms.record() writes them")
-    if text.get("version") != VERSION:
+    if text.get("version") != _EVENTS.VERSION:
         raise TraceError(
             f"{path} has version {text.get('version')} of the format, and this lmsbuild reads "
-            f"version {VERSION}; use the lmsbuild that built that PyTorch"
+            f"version {_EVENTS.VERSION}; use the lmsbuild that built that PyTorch"
         )
     try:
         return _trace(text)
@@ -108,4 +93,4 @@ def _trace(text: dict[str, Any]) -> Trace:
 
 def _packed(event: list[Any]) -> bytes:
     kind, block, value, *name = event
-    return _EVENT.pack(value, block, name[0] if name else 0, _CODES[kind], 0)
+    return bytes(_EVENTS.EVENT.pack(value, block, name[0] if name else 0, _CODES[kind], 0))

@@ -162,7 +162,7 @@ def test_the_text(compiled: Planner, tmp_path: Path) -> None:
     text = report(compiled, adam(), tmp_path, TIGHT).text
     assert text.startswith("With 60.0 MB of GPU memory instead of the ")
     for line in (
-        "operators in an iteration        40",
+        "operators in an iteration ",
         "largest operator (aten::linear)",
         "Swapped in an iteration, over a slow link (2.0 GB/s out, 1.0 GB/s in)",
         "optimizer state to the host",
@@ -230,6 +230,26 @@ def test_advice_for_an_optimizer_that_uses_everything(compiled: Planner, tmp_pat
         recording.step()
     advice = report(compiled, recording, tmp_path, 50 * MB).data["advice"]
     assert any(line.startswith("An optimizer with foreach=False") for line in advice)
+
+
+def test_the_measured_time(compiled: Planner, tmp_path: Path) -> None:
+    recording = training(LAYERS)
+    found = report(compiled, recording, tmp_path, 1000 * MB)
+    assert found.data["measured_seconds"] == pytest.approx(3 * LAYERS * 1e-3)
+    assert found.data["measured_stall_seconds"] == 0
+    assert "measured time of the iteration  24.0 ms" in found.text
+    # The GPU waits for 5 ms in the last iteration, which has the last marks.
+    marks = [i for i, event in enumerate(recording.events) if event[0] == "mark"]
+    place, wait = marks[-LAYERS], 5 * 10**6
+    at = recording.events[place][2]
+    for i in marks[-LAYERS + 1 :]:
+        recording.events[i][2] += wait
+    recording.events[place + 1 : place + 1] = [["stalled", 0, at], ["resumed", 0, at + wait]]
+    found = report(compiled, recording, tmp_path, 1000 * MB)
+    assert found.data["measured_seconds"] == pytest.approx(3 * LAYERS * 1e-3 + 5e-3)
+    assert found.data["measured_stall_seconds"] == pytest.approx(5e-3)
+    assert "of it, waiting for transfers    5.0 ms" in found.text
+    assert found.data["compute_seconds"] == pytest.approx(3 * LAYERS * 1e-3)
 
 
 def test_a_recording_in_which_lms_copied(compiled: Planner, tmp_path: Path) -> None:

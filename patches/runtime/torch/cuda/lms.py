@@ -402,6 +402,7 @@ def record(path=None, device=None):
         ...         train(images, labels)
     """
     from torch.cuda import lms_trace
+    from torch.cuda.lms_report.events import FORMAT, VERSION
 
     if not _settings["enabled"] or _load() is None:
         raise RuntimeError("LMS: record() needs a GPU and torch.cuda.set_enabled_lms(True)")
@@ -423,8 +424,8 @@ def record(path=None, device=None):
     after = stats(index)
     properties = torch.cuda.get_device_properties(index)
     header = {
-        "format": "lms-trace",
-        "version": lms_trace.VERSION,
+        "format": FORMAT,
+        "version": VERSION,
         "torch": str(torch.__version__),
         "gpu": properties.name,
         "gpu_bytes": properties.total_memory,

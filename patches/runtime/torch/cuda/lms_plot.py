@@ -2,8 +2,6 @@ r"""Reports of a recording that is still in memory, for ``torch.cuda.lms.plot()`
 
 # As lms.py, this file runs on every Python that a supported PyTorch runs on.
 
-import ctypes
-
 import torch
 from torch.cuda import lms_trace
 from torch.cuda.lms_report import form, planner, report
@@ -16,16 +14,8 @@ _COPIES = 4
 def plot(path, library, check, device, header, gpu_memory, link):
     r"""Writes a report of a device's last recording; ``header`` is what record() says of it."""
     render = form.form_of(path)
-    pointer, events, names = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-    check(
-        library.lms_trace(device, ctypes.byref(pointer), ctypes.byref(events), ctypes.byref(names))
-    )
-    recording = planner.Recording(
-        events=pointer,
-        count=events.value,
-        names=lms_trace.names_of(library, device, names.value),
-        unmanaged_bytes=header["unmanaged_bytes"],
-    )
+    names, events = lms_trace.packed(library, check, device)
+    recording = planner.Recording(events, names, header["unmanaged_bytes"])
     if link is None:
         out_rate, in_rate = measured_link(device)
         title = "the measured link"

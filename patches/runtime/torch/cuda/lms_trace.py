@@ -13,32 +13,21 @@ import sys
 import tempfile
 
 import torch
-
-VERSION = 1
-
-# In the order of TraceEvent::Kind, in record/trace.h.
-KINDS = (
-    "operator",
-    "allocated",
-    "known",
-    "read",
-    "written",
-    "freed",
-    "step",
-    "mark",
-    "stalled",
-    "resumed",
-)
+from torch.cuda.lms_report.events import EVENT, KINDS
 
 
-class _Event(ctypes.Structure):
-    _fields_ = (
-        ("value", ctypes.c_uint64),
-        ("block", ctypes.c_uint32),
-        ("name", ctypes.c_uint16),
-        ("kind", ctypes.c_uint8),
-        ("unused", ctypes.c_uint8),
+def packed(library, check, device):
+    r"""Returns the last recording of a device: (names, packed events)."""
+    pointer, events, names = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+    check(
+        library.lms_trace(device, ctypes.byref(pointer), ctypes.byref(events), ctypes.byref(names))
     )
+    data = ctypes.string_at(pointer, events.value * EVENT.size) if events.value else b""
+    texts = [
+        library.lms_trace_name(device, index).decode("utf-8", "replace")
+        for index in range(names.value)
+    ]
+    return texts, data
 
 
 def read(library, check, device):
@@ -46,26 +35,12 @@ def read(library, check, device):
 
     Each event is [kind, block, value] and, for an operator, the index of its name.
     """
-    pointer, events, names = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-    check(
-        library.lms_trace(device, ctypes.byref(pointer), ctypes.byref(events), ctypes.byref(names))
-    )
+    names, data = packed(library, check, device)
     found = []
-    if events.value:
-        for event in (_Event * events.value).from_address(pointer.value):
-            kind = KINDS[event.kind]
-            row = [kind, event.block, event.value]
-            if kind == "operator":
-                row.append(event.name)
-            found.append(row)
-    return names_of(library, device, names.value), found
-
-
-def names_of(library, device, count):
-    r"""Returns the names of operators in the last recording of a device."""
-    return [
-        library.lms_trace_name(device, index).decode("utf-8", "replace") for index in range(count)
-    ]
+    for value, block, name, code, _ in EVENT.iter_unpack(data):
+        kind = KINDS[code]
+        found.append([kind, block, value, name] if kind == "operator" else [kind, block, value])
+    return names, found
 
 
 def after_optimizers(step):

@@ -24,8 +24,8 @@ def advice(report):
     source = report.source
     if source.page_out_bytes or source.page_in_bytes:
         lines.append(
-            "LMS copied tensors while this was recorded, so operators' times may include waiting. "
-            "A recording where everything fits predicts better."
+            "LMS copied tensors while this was recorded, so operators' times may include some "
+            "waiting. A recording where everything fits predicts better."
         )
     return lines
 

@@ -21,6 +21,8 @@ def data(report):
         "operators": totals.operators,
         "blocks": totals.blocks,
         "compute_seconds": totals.compute_seconds,
+        "measured_seconds": report.measured.seconds if report.measured else None,
+        "measured_stall_seconds": report.measured.stall_seconds if report.measured else None,
         "peak_bytes": totals.peak_bytes,
         "peak_operator": peak.name,
         "largest_operator": {"name": largest.name, "bytes": largest.needed_bytes},

@@ -3,14 +3,13 @@ r"""The planner's C interface: record/simulation.h and record/timeline.h of the 
 import collections
 import ctypes
 
-EVENT_BYTES = 16
+from .events import EVENT
 
-Recording = collections.namedtuple("Recording", "events count names unmanaged_bytes")
+Recording = collections.namedtuple("Recording", "events names unmanaged_bytes")
 Recording.__doc__ = """Events of a GPU, as the runtime keeps them.
 
 Attributes:
-    events: their address, or bytes.
-    count (int): the number of events.
+    events (bytes): packed; see events.py.
     names (list of str): names of operators.
     unmanaged_bytes (int): memory in use that LMS does not manage.
 """
@@ -277,7 +276,7 @@ def _call(function, recording, machine, result):
     function.restype = ctypes.c_int
     failed = function(
         recording.events,
-        ctypes.c_size_t(recording.count),
+        ctypes.c_size_t(len(recording.events) // EVENT.size),
         names,
         ctypes.c_size_t(len(names)),
         ctypes.c_int64(recording.unmanaged_bytes),

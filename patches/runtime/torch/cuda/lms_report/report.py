@@ -4,6 +4,7 @@ import collections
 
 from . import planner
 from .course import History
+from .events import measured
 from .phase import phases_of
 from .role import ROLES, UNMANAGED, roles_of
 
@@ -60,6 +61,7 @@ class Report:
         self, library, recording, source, gpu_memory, out_rate, in_rate, link, counted=iter
     ):
         self.source = source
+        self.measured = measured(recording.events)
         self.gpu_memory = gpu_memory
         self.out_rate, self.in_rate, self.link = out_rate, in_rate, link
         self._simulate = lambda *machine: planner.simulate(

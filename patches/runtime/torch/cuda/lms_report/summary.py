@@ -64,8 +64,12 @@ def _recorded(report):
         ["GPU", "{}, {}".format(source.gpu, size(source.gpu_bytes))],
         ["operators in an iteration", "{:,}".format(totals.operators)],
         ["tensor storages", "{:,}".format(totals.blocks)],
-        ["time with everything on the GPU", time(totals.compute_seconds)],
+        ["time of its operators", time(totals.compute_seconds)],
     ]
+    if report.measured:
+        rows.append(["measured time of the iteration", time(report.measured.seconds)])
+        if report.measured.stall_seconds > 0:
+            rows.append(["of it, waiting for transfers", time(report.measured.stall_seconds)])
     if source.page_out_bytes or source.page_in_bytes:
         moved = source.page_out_bytes + source.page_in_bytes
         rows.append(["copied by LMS while it was recorded", size(moved)])
