@@ -63,12 +63,13 @@ def run(workload: Workload, iterations: int, *, lms: bool) -> dict[str, Any]:
     import torch
 
     training = Training(workload)
-    milliseconds, losses, counts, reserved = [], [], [], 0
+    milliseconds, host, losses, counts, reserved = [], [], [], [], 0
     for k in range(iterations):
         before = torch.cuda.lms.stats() if lms else {}
         torch.cuda.synchronize()
         began = time.perf_counter()
         loss = training.step()
+        host.append((time.perf_counter() - began) * 1e3)
         torch.cuda.synchronize()
         milliseconds.append((time.perf_counter() - began) * 1e3)
         losses.append(loss.item().hex())
@@ -79,6 +80,7 @@ def run(workload: Workload, iterations: int, *, lms: bool) -> dict[str, Any]:
             torch.cuda.reset_peak_memory_stats()
     result = {
         "milliseconds": milliseconds,
+        "host_milliseconds": host,
         "losses": losses,
         "counts": counts,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
@@ -172,6 +174,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
         "mode": row.get("mode", "in memory"),
         "ms": f"{time:.1f}",
+        "host ms": f"{statistics.median(row['host_milliseconds'][-kept:]):.1f}",
         "bound": f"{bound:.1f}" if bound else "",
         "ratio": f"{time / bound:.3f}" if bound else "",
         "allocated GB": f"{row['peak_allocated_bytes'] / GB:.2f}",

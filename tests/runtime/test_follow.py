@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from conftest import MIB
+import unseen
+from conftest import DEVICE, MIB
+from hardware import simulated
 from releases import since
 from tensors import floats, pattern, stat
 
@@ -53,7 +56,9 @@ def train(
 @pytest.fixture(autouse=True)
 def planning() -> Iterator[None]:
     torch.cuda.lms.set_planning(True)
+    torch.cuda.lms._keep_plans(True)
     yield
+    torch.cuda.lms._keep_plans(False)
     torch.cuda.lms.set_planning(True)
 
 
@@ -184,3 +189,53 @@ def test_a_capture_between_iterations():
         chain.train(pattern(1, start=k))
         torch.cuda.lms._wait_for_plans()
     assert stat("planned_iterations") > planned
+
+
+@simulated
+def test_a_plan_that_is_slower_is_not_followed():
+    """Planned iterations get slower here, which is not the plan's fault."""
+    torch.cuda.lms._keep_plans(False)
+    torch.cuda.set_limit_lms(LIMIT)
+    chain = Chain()
+    seen = []
+    for k in range(20):
+        planned = stat("planned_iterations")
+        chain.train(pattern(1, start=k), lambda n=planned: time.sleep(0.5 if n else 0))
+        torch.cuda.lms._wait_for_plans()
+        seen.append(stat("planned_iterations"))
+    assert 0 < seen[-1] == seen[-4]
+
+
+class Programs(unseen.Programs):
+    """With one limit, since plans are forgotten with it."""
+
+    STEPS = tuple(step for step in unseen.Programs.STEPS if step[0] != "change_limit")
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    return unseen.Extension(tmp_path_factory.mktemp("unseen"))
+
+
+@pytest.mark.parametrize("mode", ["operator", "wrap"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_that_repeat(mode, seed, writer):
+    """Tensors on any stream, views, writes, an extension: each repetition has every byte right."""
+    limit = 48 << 10
+    torch.cuda.set_limit_lms(limit)
+    kept = [pattern(1 / 64, start=k) for k in range(6)]
+    for n in range(7):
+        programs = Programs(writer, seed=seed, limit=limit, largest=limit // 3, modes=[mode])
+        try:
+            unseen.run(programs, 40, lambda: None)
+        finally:
+            programs.live.clear()
+        for k, tensor in enumerate(kept):
+            tensor.add_(1)
+            assert tensor[0] == k + n + 1
+        torch.cuda.lms.step()
+        torch.cuda.lms._wait_for_plans()
+    races = unseen.unrepaired(DEVICE.races())
+    DEVICE.clear_races()
+    assert races == []
+    assert stat("copied_ahead_count") + stat("prefetch_count") > 0

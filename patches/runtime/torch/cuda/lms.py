@@ -533,6 +533,11 @@ def _wait_for_plans():
     _check(_library.lms_set_option(b"plans", 1))
 
 
+def _keep_plans(wanted):
+    """Whether plans are followed even if they make iterations slower. For tests."""
+    _check(_library.lms_set_option(b"keep_plans", int(wanted)))
+
+
 _hook = None  # that calls step()
 
 

@@ -295,7 +295,8 @@ const char* lms_trace_name(int device, size_t index) {
 int lms_set_option(const char* name, int value) {
   Settings& settings = Runtime::get().settings;
   if (value) {
-    Watch::get().begin(); // all options are about page-outs, which need a guard that watches
+    Watch::get()
+        .begin(); // nearly all options are about page-outs, for which the guard has to watch
   }
   if (std::strcmp(name, "stress") == 0) {
     settings.stress = value != 0;
@@ -305,6 +306,8 @@ int lms_set_option(const char* name, int value) {
     settings.verify_clean = value != 0;
   } else if (std::strcmp(name, "verify") == 0) {
     settings.verify = value != 0;
+  } else if (std::strcmp(name, "keep_plans") == 0) {
+    settings.keep_plans = value != 0;
   } else if (std::strcmp(name, "watch") == 0) {
     // Done above.
   } else if (std::strcmp(name, "plans") == 0) {

@@ -86,6 +86,6 @@ LMS_API int lms_step(void);
 LMS_API int lms_trace(int device, const void** events, size_t* event_count, size_t* name_count);
 LMS_API const char* lms_trace_name(int device, size_t index);
 
-// For tests: "stress", "late", "verify_clean" and "verify" (see Settings), "watch" (see Watch),
-// and "plans", which waits for the plans that are being made.
+// For tests: "stress", "late", "verify_clean", "verify" and "keep_plans" (see Settings), "watch"
+// (see Watch), and "plans", which waits for the plans that are being made.
 LMS_API int lms_set_option(const char* name, int value);

@@ -23,6 +23,9 @@ struct Settings {
   // Learn which iterations repeat, and plan them.
   Published<bool> plan{true};
 
+  // Follow plans even if iterations take longer with them. For tests, whose times mean nothing.
+  Published<bool> keep_plans{false};
+
   // Page out all idle blocks at each allocation. For tests: any use of a storage that the guard
   // does not see fails at once.
   Published<bool> stress{false};

@@ -329,19 +329,21 @@ void Follower::make_plans() {
   if (planning_.done()) {
     plan::Plan plan = planning_.take();
     debug_log(
-        "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s\n",
+        "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s, operators %.6f s; %.2f and %.2f GB/s\n",
         plan.problem.empty() ? "made" : plan.problem.c_str(),
         plan.moves.size(),
         plan.prediction.seconds,
-        plan.bound.seconds);
+        plan.bound.seconds,
+        being_planned_->trace().seconds(),
+        mover_.out_rate() * 1e-9,
+        mover_.in_rate() * 1e-9);
     if (plan.problem.empty()) {
       being_planned_->set(plan);
       ++stats_.plans;
       settled_ = 0;
-    } else if (plan.infeasible != plan::Move::kNone && being_planned_->needed() == 0) {
+    } else if (plan.infeasible != plan::Move::kNone && !being_planned_->needs_more()) {
       // The limit gives way to this operator in any case.
       being_planned_->need(plan.infeasible_bytes + plan.infeasible_bytes / 64);
-      being_planned_->want(0);
     }
     being_planned_ = nullptr;
   }
@@ -359,11 +361,10 @@ void Follower::make_plans() {
       recording.settle();
       script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
     }
-    const double change = static_cast<double>(wanted - script->wanted_limit());
+    const double change = static_cast<double>(wanted - script->asked());
     if (!planning_.busy() && script->trace().size() > 0 &&
         std::abs(change) > kChange * static_cast<double>(wanted)) {
-      script->want(wanted);
-      machine.limit = script->limit();
+      machine.limit = script->ask(wanted);
       being_planned_ = script.get();
       planning_.start(script->trace(), machine);
     }
@@ -385,7 +386,7 @@ void Follower::time(bool followed) {
     laps_.pop_front();
     const auto script = std::find_if(
         scripts_.begin(), scripts_.end(), [&](const auto& s) { return s.get() == lap.script; });
-    if (script != scripts_.end()) {
+    if (script != scripts_.end() && !settings_.keep_plans) {
       (*script)->took(lap.end->since(*lap.begin), lap.followed);
     }
   }

@@ -88,6 +88,7 @@ void Script::set(const plan::Plan& plan) {
     };
     return order(a) < order(b);
   });
+  limit_ = std::max(asked_, needed_);
   planned_ = true;
 }
 

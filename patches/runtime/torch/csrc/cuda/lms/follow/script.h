@@ -68,26 +68,31 @@ class Script {
   plan::Trace& trace() {
     return trace_;
   }
-  // The limit for which the plan, or the one that is being made, was wanted; 0 if there is none.
-  // If one operator alone needs more, the plan is for as many bytes as that needs.
-  int64_t wanted_limit() const {
-    return wanted_limit_;
+  // The limit for which a plan was asked for last, in bytes; 0 if none was.
+  int64_t asked() const {
+    return asked_;
   }
-  void want(int64_t limit) {
-    wanted_limit_ = limit;
+  // Asks for a plan for this limit; returns what the plan may use. That is more if one operator
+  // alone needs more.
+  int64_t ask(int64_t limit) {
+    asked_ = limit;
+    return std::max(asked_, needed_);
   }
-  int64_t needed() const {
-    return needed_;
-  }
+  // One operator alone needs this number of bytes.
   void need(int64_t bytes) {
     needed_ = bytes;
+    asked_ = 0;
   }
-  int64_t limit() const {
-    return std::max(wanted_limit_, needed_);
+  bool needs_more() const {
+    return needed_ > 0;
   }
 
-  // Sets the actions of a plan.
+  // Sets the actions of the plan that was asked for.
   void set(const plan::Plan& plan);
+  // What the plan uses, in bytes.
+  int64_t limit() const {
+    return limit_;
+  }
   bool planned() const {
     return planned_ && !slower_;
   }
@@ -112,7 +117,8 @@ class Script {
   std::vector<std::vector<plan::Place>> uses_; // by number
   std::vector<Action> actions_;
   plan::Trace trace_;
-  int64_t wanted_limit_ = 0;
+  int64_t asked_ = 0;
+  int64_t limit_ = 0;
   int64_t needed_ = 0;
   double on_demand_ = 0; // seconds, the least; 0 if not known
   unsigned slow_ = 0; // iterations in a row that took longer with the plan

@@ -1,11 +1,13 @@
 #include <torch/csrc/cuda/lms/move/meter.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace torch::cuda::lms {
 
 void Meter::begins(cudaStream_t stream, size_t bytes) {
-  if (bytes < kSmallest) {
+  if (bytes < kSmallest && !rates_.empty()) {
     return;
   }
   if (pending_.size() >= kPending) {
@@ -37,12 +39,20 @@ double Meter::rate() {
       (void)cudaGetLastError();
     }
     if (seconds > 0) {
-      bytes_ = kKept * bytes_ + static_cast<double>(sample.bytes);
-      seconds_ = kKept * seconds_ + seconds;
+      rates_.push_back(static_cast<double>(sample.bytes) / seconds);
+    }
+    if (rates_.size() > kRates) {
+      rates_.pop_front();
     }
     pending_.pop_front();
   }
-  return seconds_ > 0 ? bytes_ / seconds_ : 0;
+  if (rates_.empty()) {
+    return 0;
+  }
+  std::vector<double> rates(rates_.begin(), rates_.end());
+  const auto median = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), median, rates.end());
+  return *median;
 }
 
 } // namespace torch::cuda::lms

@@ -18,7 +18,7 @@ class Meter {
   void begins(cudaStream_t stream, size_t bytes);
   void ends(cudaStream_t stream);
 
-  // Bytes per second of the transfers that were measured last; 0 if none was.
+  // Bytes per second: the median of the transfers that were measured last; 0 if none was.
   double rate();
 
  private:
@@ -28,14 +28,13 @@ class Meter {
     std::unique_ptr<TimedEvent> end; // null until the transfer was issued
   };
 
-  // What takes the link for less time is not measured: an event takes some of it, too.
+  // Smaller transfers are measured only if there were no others: an event takes time, too.
   static constexpr size_t kSmallest = size_t(1) << 20; // bytes
-  static constexpr size_t kPending = 8; // samples
-  static constexpr double kKept = 0.9; // of the weight of what was measured before
+  static constexpr size_t kPending = 32; // samples
+  static constexpr size_t kRates = 63; // samples
 
   std::deque<Sample> pending_;
-  double bytes_ = 0;
-  double seconds_ = 0;
+  std::deque<double> rates_; // bytes per second
 };
 
 } // namespace torch::cuda::lms

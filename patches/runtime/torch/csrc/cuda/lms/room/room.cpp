@@ -223,10 +223,13 @@ void Room::fetch_into(Block& block, F obtain) {
 // Whether a request can be served within the limit, from free memory or by the device.
 bool Room::has_room(size_t bytes) {
   const size_t limit = limit_.bytes();
-  if (in_use() + bytes > limit) {
+  const auto stats = native_.stats(device_);
+  const auto allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
+  const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
+  if (allocated - std::min(allocated, mover_.limbo_bytes()) + bytes > limit) {
     return false;
   }
-  return reserved_bytes() + bytes <= limit || native_.largest_free(device_) >= bytes;
+  return reserved + bytes <= limit || native_.largest_free(device_) >= bytes;
 }
 
 bool Room::copy_ahead(Block& block) {
