@@ -132,6 +132,16 @@ def test_each_of_several_shapes_has_its_plan():
     assert stat("planned_iterations") >= 8
 
 
+def test_other_sizes_are_no_repetition():
+    def size(k: int) -> float:
+        return 1 - k / 32
+
+    losses = expected(8, size=size)
+    assert train(8, size=size) == losses
+    assert stat("page_in_count") > 0
+    assert stat("plans") == 0
+
+
 def test_a_new_limit_is_a_new_plan():
     train_until_planned()
     plans = stat("plans")
