@@ -123,7 +123,7 @@ def test_what_the_pointer_is_at(chromium: Any, resnet50: Path) -> None:
     assert view.messages == []
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE])
+@pytest.mark.parametrize("size", [WIDE, PHONE, (320, 568)])
 def test_nothing_is_wider_than_the_screen(
     size: tuple[int, int], chromium: Any, resnet50: Path
 ) -> None:
@@ -172,6 +172,10 @@ def test_what_fits(chromium: Any, compiled: Planner, tmp_path: Path) -> None:
     assert view.messages == []
     assert view.page.inner_text(".headline").startswith("LMS is not necessary")
     assert view.chart("absences").count() == 0
+    assert view.page.locator("button[data-course]").count() == 0
+    # Not as high as the limit, which is far above.
+    numbers = view.page.locator("#memory text[text-anchor=end]").all_text_contents()
+    assert max(int(text) for text in numbers if text.isdigit()) <= 200
     assert view.chart("memory").locator("g path").count() == 4
 
 

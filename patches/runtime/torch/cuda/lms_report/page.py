@@ -82,7 +82,7 @@ def page(report):
         about=_escaped(_about(report)),
         headline=_escaped(headline(report)),
         figures="".join(_figures(report)),
-        buttons="".join(_buttons()),
+        buttons="" if report.totals.fits else "".join(_buttons()),
         charts="".join(_charts(report)),
         tables="".join(map(_table, sections(report))),
         notes=_notes(report),

@@ -91,8 +91,7 @@ def _steps(curve, end, unit):
 
 def _memory(axes, report, course):
     _title(axes, "Memory")
-    end, limit = course.prediction.seconds, report.machine.limit
-    most = max(limit, report.totals.peak_bytes, course.host_peak_bytes)
+    end, limit, most = course.prediction.seconds, report.machine.limit, report.scale
     name, unit = axis(most)
     times, used = _steps(course.gpu, end, unit)
     axes.fill_between(times, used, step="post", color=LIGHT["gpu"], alpha=0.12, linewidth=0)
@@ -113,7 +112,8 @@ def _memory(axes, report, course):
         linestyle=(0, (4, 2)),
         label="GPU without LMS",
     )
-    axes.axhline(limit / unit, color=LIGHT["limit"], linewidth=1, label="limit, " + size(limit))
+    label = "limit, {}{}".format(size(limit), ", above" if limit > most else "")
+    axes.axhline(limit / unit, color=LIGHT["limit"], linewidth=1, label=label)
     axes.set_ylim(0, 1.15 * most / unit)
     axes.set_ylabel("memory ({})".format(name), size=9)
     _legend(axes, ncol=4, loc="upper left", bbox_to_anchor=(0, 1.0))
@@ -199,7 +199,8 @@ def _points(axes, report):
         linestyle=(0, (4, 2)),
         label="lower bound",
     )
-    axes.axvline(report.gpu_memory / unit, color=LIGHT["limit"], linewidth=1, label="this GPU")
+    if report.gpu_memory in [point.gpu_memory for point in points]:
+        axes.axvline(report.gpu_memory / unit, color=LIGHT["limit"], linewidth=1, label="this GPU")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("time (ms)", size=9)
     axes.set_xlabel("GPU memory ({})".format(name), size=9)

@@ -10,6 +10,7 @@ from .role import ROLES, UNMANAGED, roles_of
 
 COURSES = (("planned", "planned transfers"), ("on_demand", "transfers on demand"))
 _POINTS = 14  # of the curve of times by memory
+_FAR = 1.5  # times as much as is needed: a chart of both would show little of what is needed
 
 Memory = collections.namedtuple("Memory", "at_peak most")
 Memory.__doc__ = """Bytes of a role, with everything on the GPU.
@@ -99,6 +100,12 @@ class Report:
                 found[self.roles[movement.block]] += self.timeline.blocks[movement.block].bytes
         return found
 
+    @property
+    def scale(self):
+        r"""int: bytes at the top of a chart of memory. A limit far above it is not drawn."""
+        most = max([self.totals.peak_bytes] + [c.host_peak_bytes for c in self.courses.values()])
+        return max(most, self.machine.limit) if self.machine.limit < _FAR * most else most
+
     def _at(self, gpu_memory, times=1):
         try:
             return self._simulate(gpu_memory, self.out_rate * times, self.in_rate * times)
@@ -115,7 +122,10 @@ class Report:
         least, most = self.smallest_gpu_memory, self._enough_for(self.totals.peak_bytes)
         step = max(1, (most - least) // (_POINTS - 1))
         between = range(least, most, step)
-        return sorted({*list(between)[: _POINTS - 1], most, self.gpu_memory})
+        amounts = {*list(between)[: _POINTS - 1], most}
+        if self.gpu_memory < _FAR * most:
+            amounts.add(self.gpu_memory)
+        return sorted(amounts)
 
     def _memory(self, unmanaged_bytes):
         size = len(self.timeline.operators)

@@ -154,7 +154,7 @@ const charts = {};
 
 charts.memory = {
   draw(element) {
-    const most = 1.08 * Math.max(data.limit, data.peak, course.hostPeak);
+    const most = 1.08 * data.scale;
     const [unit, name] = unitOf(most);
     const labels = {x: "time (ms)", y: `memory (${name})`};
     const at = frame(element, 320, range, [0, most / unit], labels);
@@ -174,7 +174,8 @@ charts.memory = {
       "GPU and host memory over time");
     legend(element, [["GPU", "gpu", "line"], ["host", "host", "line"],
       ["GPU without LMS", "muted", "line dashed"],
-      ["limit, " + size(data.limit), "limit", "line"]]);
+      ["limit, " + size(data.limit) + (data.limit > data.scale ? ", above" : ""),
+        "limit", "line"]]);
     return at;
   },
   tell(at, now) {
@@ -253,7 +254,7 @@ charts.points = {
   draw(element) {
     const memory = data.points.map(p => p[0]);
     const [unit, name] = unitOf(Math.max(...memory));
-    const low = Math.min(...memory, data.gpuMemory), high = Math.max(...memory, data.gpuMemory);
+    const low = Math.min(...memory), high = Math.max(...memory);
     const margin = (high - low || high) * 0.03;
     const most = 1.06 * Math.max(...data.points.map(p => Math.max(p[1], p[2])));
     const at = frame(element, 280, [(low - margin) / unit, (high + margin) / unit], [0, most],
@@ -270,7 +271,8 @@ charts.points = {
       "Time of an iteration by GPU memory");
     legend(element, [["planned transfers", "gpu", "line"], ["transfers on demand", "host", "line"],
       ["lower bound", "muted", "line dashed"],
-      ["this report, " + size(data.gpuMemory), "limit", "line"]]);
+      ["this report, " + size(data.gpuMemory), "limit", "line"]]
+      .slice(0, memory.includes(data.gpuMemory) ? 4 : 3));
     return at;
   },
   tell(at, now) {

@@ -31,7 +31,7 @@ def view(report):
         "courses": [_course(report, name, title) for name, title in COURSES],
         "limit": report.machine.limit,
         "gpuMemory": report.gpu_memory,
-        "peak": report.totals.peak_bytes,
+        "scale": report.scale,
         "points": [
             [
                 point.gpu_memory,

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace torch::cuda::lms {
@@ -164,15 +165,15 @@ class Reader {
     int64_t most = 0;
     int64_t kept = 0; // of what it allocated
     int64_t passing = 0; // of what it has freed as well
+    std::unordered_set<uint32_t> born; // without those of the iteration before
     std::vector<uint32_t> passed;
     for (const Change& change : changes_) {
       now += change.bytes;
       most = std::max(most, now);
-      const plan::Block& block = trace_.blocks[change.block];
-      const bool born = block.allocated == last();
-      if (born && change.bytes > 0) {
+      if (change.bytes > 0) {
         kept += change.bytes;
-      } else if (born && !trace_.operators.empty() && block.freed == last()) {
+        born.insert(change.block);
+      } else if (born.count(change.block) > 0 && !trace_.operators.empty()) {
         kept += change.bytes;
         passing -= change.bytes;
         passed.push_back(change.block);
