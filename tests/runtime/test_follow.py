@@ -124,7 +124,7 @@ def test_a_departure_goes_on_on_demand():
 
 def test_each_of_several_shapes_has_its_plan():
     def size(k: int) -> float:
-        return (1, 0.75)[k % 2]
+        return (1, 0.75)[k * k // 3 % 2]
 
     losses = expected(24, size=size)
     assert train(24, size=size) == losses
@@ -169,6 +169,60 @@ def test_iterations_without_an_optimizer():
         torch.cuda.lms._wait_for_plans()
     assert len(set(sums)) == 1
     assert stat("planned_iterations") >= 3
+
+
+def test_several_optimizers():
+    """Steps that take turns are one iteration, as in the training of a GAN."""
+
+    def losses(iterations: int) -> list[float]:
+        chains = [Chain(), Chain()]
+        found = []
+        for k in range(iterations):
+            for n, chain in enumerate(chains):
+                found.append(chain.train(pattern(1 - n / 4, start=k)))
+                torch.cuda.lms._wait_for_plans()
+            planned.append(stat("planned_iterations"))
+        return found
+
+    planned: list[int] = []
+    torch.cuda.lms.set_planning(False)
+    torch.cuda.set_limit_lms(LIMIT)
+    expected_losses = losses(16)
+    torch.cuda.lms.set_planning(True)
+    torch.cuda.reset_accumulated_memory_stats()
+    assert losses(16) == expected_losses
+    assert planned[-1] - planned[-4] == 3, "two steps are one iteration"
+
+
+def test_an_optimizer_for_each_parameter():
+    weights = [pattern(2, start=k).requires_grad_() for k in range(12)]
+    optimizers = [torch.optim.SGD([w], lr=1e-3, momentum=0.9, foreach=False) for w in weights]
+    torch.cuda.set_limit_lms(LIMIT)
+    planned = []
+    for _ in range(12):
+        x = torch.ones(floats(2), device="cuda")
+        for weight in weights:
+            x = torch.sin(x * weight)
+        x.sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.lms._wait_for_plans()
+        planned.append(stat("planned_iterations"))
+    assert planned[-1] - planned[-4] == 3, "twelve steps are one iteration"
+
+
+def test_steps_that_take_turns_no_longer():
+    chains = [Chain(), Chain()]
+    torch.cuda.set_limit_lms(LIMIT)
+    for k in range(20):
+        chains[k % 2].train(pattern(1 - k % 2 / 4, start=k))
+    planned = stat("planned_iterations")
+    del chains[1]
+    for k in range(24):
+        chains[0].train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    assert stat("planned_iterations") > planned + 6
 
 
 def test_blocks_that_die_early():

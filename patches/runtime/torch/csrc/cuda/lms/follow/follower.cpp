@@ -270,6 +270,9 @@ void Follower::step() {
       stop();
       return;
     }
+    if (on() && ++steps_ < period_.steps()) {
+      return;
+    }
     if (on()) {
       end();
     }
@@ -292,13 +295,20 @@ void Follower::end() {
   });
   log(followed);
   adapt(followed);
+  if (other_period(recording.events, known != scripts_.end())) {
+    forget_scripts();
+    return;
+  }
   unknown_ = known == scripts_.end() ? kUnknown : unknown_ - (unknown_ > 0);
-  last_ = nullptr;
+  const Script* const before = std::exchange(last_, nullptr);
   if (known != scripts_.end()) {
     last_ = known->get();
     std::rotate(known, known + 1, scripts_.end());
+    if (last_ == before && !last_->linked()) {
+      last_->set(links());
+    }
     if (last_->waits_for_times() && timed) {
-      last_->set(std::move(recording), links());
+      last_->set(std::move(recording));
     }
     time(followed);
     return;
@@ -311,6 +321,27 @@ void Follower::end() {
   scripts_.push_back(std::make_unique<Script>(recording.events));
   last_ = scripts_.back().get();
   time(false);
+}
+
+// Whether iterations have another number of steps from now on.
+bool Follower::other_period(const std::vector<TraceEvent>& events, bool known) {
+  if (period_.steps() > 1) {
+    return period_.ended(known);
+  }
+  uint64_t hash = 14695981039346656037u; // FNV-1a
+  for (const TraceEvent& event : events) {
+    if (Script::compared(event)) {
+      const uint64_t value = event.kind == TraceEvent::Kind::Operator ? 0 : event.value;
+      for (const uint64_t part :
+           {static_cast<uint64_t>(event.kind),
+            uint64_t{event.block},
+            uint64_t{event.name},
+            value}) {
+        hash = (hash ^ part) * 1099511628211u;
+      }
+    }
+  }
+  return period_.add(hash, events.size(), !links().empty());
 }
 
 // For each number of the iteration before, the block's number in the one that has ended.
@@ -338,7 +369,7 @@ void Follower::make_plans() {
         mover_.out_rate() * 1e-9,
         mover_.in_rate() * 1e-9);
     if (plan.problem.empty()) {
-      being_planned_->set(plan);
+      being_planned_->set(std::move(plan));
       ++stats_.plans;
       settled_ = 0;
     } else if (plan.infeasible != plan::Move::kNone && !being_planned_->needs_more()) {
@@ -442,6 +473,7 @@ void Follower::begin() {
   pending_.clear();
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
+  steps_ = 0;
   recorder_.start(/*timed=*/!script_ || unknown_ > 0, /*again=*/true);
   if (script_) {
     foresee();
@@ -474,10 +506,16 @@ void Follower::stop() {
   clock_.reset();
   laps_.clear();
   settled_ = 0;
+  steps_ = 0;
   on_demand();
 }
 
 void Follower::forget() {
+  forget_scripts();
+  period_ = Period();
+}
+
+void Follower::forget_scripts() {
   wait();
   stop();
   if (planning_.busy()) {

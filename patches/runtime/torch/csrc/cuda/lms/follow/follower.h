@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/base/stats.h>
 #include <torch/csrc/cuda/lms/block/policy.h>
 #include <torch/csrc/cuda/lms/block/registry.h>
+#include <torch/csrc/cuda/lms/follow/period.h>
 #include <torch/csrc/cuda/lms/follow/planning.h>
 #include <torch/csrc/cuda/lms/follow/script.h>
 #include <torch/csrc/cuda/lms/move/mover.h>
@@ -52,7 +53,7 @@ class Follower {
   void allocated(Block& block);
   void freed(Block& block);
 
-  // An iteration has ended. Can pause the mutex. Does not throw.
+  // A step has ended, and with it perhaps an iteration. Can pause the mutex. Does not throw.
   void step();
 
   // Forgets all plans, for example because the limit was changed.
@@ -64,9 +65,11 @@ class Follower {
  private:
   bool wanted();
   void end();
+  bool other_period(const std::vector<TraceEvent>& events, bool known);
   std::vector<uint32_t> links() const;
   void begin();
   void stop();
+  void forget_scripts();
   void make_plans();
   void log(bool followed);
   void adapt(bool followed);
@@ -102,6 +105,8 @@ class Follower {
   Recorder& recorder_;
 
   std::vector<std::unique_ptr<Script>> scripts_; // the one that was used last is the last
+  Period period_;
+  size_t steps_ = 0; // since the iteration began
   Planning planning_;
   Script* being_planned_ = nullptr;
 

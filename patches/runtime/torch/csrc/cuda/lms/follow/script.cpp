@@ -58,7 +58,14 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
   return known == events_.size();
 }
 
-void Script::set(const plan::Plan& plan) {
+void Script::set(plan::Plan plan) {
+  moves_ = std::move(plan.moves);
+  limit_ = std::max(asked_, needed_);
+  planned_ = true;
+  make_actions();
+}
+
+void Script::make_actions() {
   actions_.clear();
   // Of an action in the next iteration, as seen from there.
   const auto add = [&](plan::Place place, Action::Kind kind, const plan::Move& move) {
@@ -69,7 +76,7 @@ void Script::set(const plan::Plan& plan) {
       actions_.push_back({place - shift, kind, move.needed_at - shift, number});
     }
   };
-  for (const plan::Move& move : plan.moves) {
+  for (const plan::Move& move : moves_) {
     if (move.copy_after == plan::Move::kNone) {
       continue; // nothing uses the block, so it leaves first anyway
     }
@@ -88,8 +95,6 @@ void Script::set(const plan::Plan& plan) {
     };
     return order(a) < order(b);
   });
-  limit_ = std::max(asked_, needed_);
-  planned_ = true;
 }
 
 void Script::took(double seconds, bool with_plan) {

@@ -49,14 +49,23 @@ class Script {
     return number < links_.size() ? links_[number] : 0;
   }
 
+  // Sets the numbers that blocks have if the same iteration follows: for each number, that in the
+  // next iteration; 0 if it has none. Until they are set, plans do nothing across iterations.
+  bool linked() const {
+    return !links_.empty();
+  }
+  void set(std::vector<uint32_t> links) {
+    links_ = std::move(links);
+    make_actions();
+  }
+
   // The first time, an iteration may do what it does not repeat. So the times of a later one are
-  // taken. `links` has the block's number in the next iteration for each number; 0 if it has none.
+  // taken.
   bool waits_for_times() const {
     return !timed_;
   }
-  void set(Recording recording, std::vector<uint32_t> links) {
+  void set(Recording recording) {
     recording_ = std::move(recording);
-    links_ = std::move(links);
     timed_ = true;
   }
   // The recording with its times, until it is taken to make the plan.
@@ -87,8 +96,8 @@ class Script {
     return needed_ > 0;
   }
 
-  // Sets the actions of the plan that was asked for.
-  void set(const plan::Plan& plan);
+  // Sets the plan that was asked for.
+  void set(plan::Plan plan);
   // What the plan uses, in bytes.
   int64_t limit() const {
     return limit_;
@@ -110,12 +119,15 @@ class Script {
   plan::Place next_use(uint32_t number, plan::Place place) const;
 
  private:
+  void make_actions();
+
   std::vector<TraceEvent> events_;
   std::vector<uint32_t> links_;
   std::optional<Recording> recording_;
   plan::Place size_ = 0;
   std::vector<std::vector<plan::Place>> uses_; // by number
-  std::vector<Action> actions_;
+  std::vector<plan::Move> moves_; // of the plan
+  std::vector<Action> actions_; // that they are
   plan::Trace trace_;
   int64_t asked_ = 0;
   int64_t limit_ = 0;
