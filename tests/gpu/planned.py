@@ -174,6 +174,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
         "mode": row.get("mode", "in memory"),
         "ms": f"{time:.1f}",
+        "mean": f"{statistics.mean(row['milliseconds'][-kept:]):.1f}",
         "host ms": f"{statistics.median(row['host_milliseconds'][-kept:]):.1f}",
         "bound": f"{bound:.1f}" if bound else "",
         "ratio": f"{time / bound:.3f}" if bound else "",

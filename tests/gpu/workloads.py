@@ -73,6 +73,33 @@ def llama() -> tuple[Any, Callable[[], Any]]:
     return model, lambda: model(input_ids=tokens, labels=tokens).loss
 
 
+def lengths() -> tuple[Any, Callable[[], Any]]:
+    """Batches whose sequences have one of six lengths, in an order that does not repeat."""
+    import random
+
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=16,
+        num_attention_heads=16,
+        vocab_size=32000,
+        use_cache=False,
+    )
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM(config).train()
+    tokens = torch.randint(32000, (16, 1024), device="cuda")
+    draw = random.Random(0)
+
+    def loss() -> Any:
+        batch = tokens[:, : draw.choice((512, 640, 768, 832, 896, 1024))]
+        return model(input_ids=batch, labels=batch).loss
+
+    return model, loss
+
+
 def unet3d(size: int = 160) -> tuple[Any, Callable[[], Any]]:
     import torch
     from torch import nn
@@ -127,6 +154,12 @@ WORKLOADS = {
         build=vit_l,
         optimizer=_adamw,
         limits=(0.80, 0.50, 0.30),
+    ),
+    "lengths": Workload(
+        title="Llama of transformers, 0.3 billion parameters, batch 16, six lengths up to 1024",
+        build=lengths,
+        optimizer=_adamw,
+        limits=(0.60,),
     ),
     "unet3d": Workload(
         title="3D U-Net, 160^3, instance norm, SGD with momentum",
