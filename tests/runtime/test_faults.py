@@ -13,9 +13,9 @@ import pytest
 import torch
 from conftest import CAPACITY, DEVICE, MIB, SMALL
 from faults import NOT_READY, OUT_OF_MEMORY, UNKNOWN, Job, Sweep
-from releases import untyped_storage
+from releases import RELEASE, untyped_storage
 from simcuda.process import run_sim
-from tensors import evict, managed, pattern, turn_on
+from tensors import evict, managed, pattern, stat, turn_on
 from torch import nn
 
 ALL = os.environ.get("LMS_FAULTS") == "all"
@@ -72,6 +72,30 @@ class FirstPageOuts(Training):
     def prepare(self):
         start_on_the_device()
         torch.cuda.set_limit_lms(self.limit)
+
+
+class Planned(Training):
+    """A step that LMS has a plan for: it copies ahead, and prefetches."""
+
+    quick = False
+
+    def __init__(self):
+        if RELEASE < (2, 1):
+            pytest.skip("LMS does not see the steps of optimizers before 2.1")
+        super().__init__()
+        self.prepare()
+        torch.cuda.set_limit_lms(self.limit)
+        before = {name: tensor.clone() for name, tensor in self.tensors().items()}
+        for _ in range(8):
+            self.restore(before)
+            self.run()
+        assert stat("planned_iterations") > 0
+        assert stat("prefetch_count") > 0
+        self.clear()
+
+    def prepare(self):
+        torch.cuda.lms._keep_plans(True)
+        torch.cuda.lms._wait_for_plans()
 
 
 class SmallDevice(Training):
@@ -308,6 +332,10 @@ CASES = [
     (Training, "cudaEventQuery", UNKNOWN),
     (Training, "cudaStreamWaitEvent", UNKNOWN),
     (Training, "cuLaunchKernel", UNKNOWN),
+    (Planned, "cudaMemcpyAsync", UNKNOWN),
+    (Planned, "cudaEventRecord", UNKNOWN),
+    (Planned, "cudaStreamWaitEvent", UNKNOWN),
+    (Planned, "cuLaunchKernel", UNKNOWN),
     (NoFreeEvents, "cudaEventCreate", UNKNOWN),
     (FirstPageOuts, "cudaHostRegister", OUT_OF_MEMORY),
     (FirstPageOuts, "cudaMemcpyAsync", UNKNOWN),

@@ -197,14 +197,22 @@ void Follower::act() {
   if (acting_) {
     return; // another thread acts, and has paused the mutex
   }
-  acting_ = true;
+  struct Acting {
+    bool& now;
+    explicit Acting(bool& flag) : now(flag) {
+      now = true;
+    }
+    ~Acting() {
+      now = false;
+    }
+  };
+  const Acting acting(acting_);
   while (script_ && next_action_ < script_->actions().size() &&
          script_->actions()[next_action_].place <= place_) {
     const Action action = script_->actions()[next_action_++];
     perform(action);
   }
   fetch();
-  acting_ = false;
 }
 
 void Follower::perform(const Action& action) {

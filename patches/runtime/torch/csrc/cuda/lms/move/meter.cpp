@@ -7,6 +7,9 @@
 namespace torch::cuda::lms {
 
 void Meter::begins(cudaStream_t stream, size_t bytes) {
+  if (!pending_.empty() && !pending_.back().end) {
+    pending_.pop_back(); // CUDA refused that transfer
+  }
   if (bytes < kSmallest && !rates_.empty()) {
     return;
   }
