@@ -221,11 +221,12 @@ def get_enabled_lms():
 def set_limit_lms(limit):
     r"""Sets how many bytes PyTorch may reserve on each GPU (``memory_reserved()``).
 
-    LMS starts to page out when 95 % of the limit is in use; the rest is left for
-    fragmentation. The limit is exceeded only when memory that cannot be paged
-    out needs more: what running operators use at once, tensors smaller than
-    ``set_size_lms``, and held tensors. ``torch.cuda.lms.explain()`` reports it,
-    and ``torch.cuda.lms.stats()["over_limit_count"]`` counts such requests. In
+    LMS starts to page out when 95 % of the limit is in use, or up to 99 % when it
+    follows a plan; the rest is left for fragmentation. The limit is exceeded only
+    when memory that cannot be paged out needs more: what running operators use at
+    once, tensors smaller than ``set_size_lms``, and held tensors.
+    ``torch.cuda.lms.explain()`` reports it, and
+    ``torch.cuda.lms.stats()["over_limit_count"]`` counts such requests. In
     PyTorch before 1.8 a request can exceed the limit for a moment.
 
     Args:
