@@ -9,8 +9,11 @@
 namespace torch::cuda::lms {
 
 void Pools::begin(compat::MempoolId pool, Filter filter, c10::cuda::CUDAStream current) {
+  // A program may use a pool and capture something meanwhile. The pool goes on when the capture
+  // ends.
+  const bool capture = compat::is_capturing(current.stream()) || !filter(current.stream());
   const std::lock_guard<std::mutex> lock(mutex_);
-  active_.push_back({pool, std::move(filter), current, false});
+  active_.push_back({pool, std::move(filter), current, capture, false});
   any_ = true;
 }
 
@@ -42,7 +45,7 @@ bool Pools::look() {
       active = active_.erase(active);
       continue;
     }
-    active->captured = now;
+    active->captured = active->capture && now;
     ++active;
   }
   any_ = !active_.empty();

@@ -59,6 +59,7 @@ class Pools {
     Filter filter;
     // The stream that was current at begin(); for a capture, its own stream.
     c10::cuda::CUDAStream stream;
+    bool capture; // only what is captured goes to the pool
     bool captured; // the stream was seen capturing
   };
   bool look();
