@@ -143,6 +143,7 @@ void Mover::finish_collectives() {
 
 void Mover::synchronize() {
   const Lock::Pause pause;
+  const compat::RelaxedCapture relaxed; // another device may be captured
   const c10::cuda::CUDAGuard guard(device_);
   C10_CUDA_CHECK(cudaDeviceSynchronize());
 }

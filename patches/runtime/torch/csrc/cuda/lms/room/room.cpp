@@ -191,6 +191,7 @@ void Room::fetch_into(Block& block, F obtain) {
   auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
   TORCH_CHECK(storage && Registry::block_of(*storage) == &block, kGone);
   const c10::cuda::CUDAGuard guard(device_);
+  const compat::RelaxedCapture relaxed; // another device may be captured
   if (!block.home || compat::is_external(*block.home)) {
     // The home stream is unknown, or the user may have destroyed it.
     block.home = c10::cuda::getCurrentCUDAStream(device_);
@@ -270,6 +271,7 @@ bool Room::prefetch(Block& block) {
 // Waits before it returns Busy or Unfinished. The caller then has to choose a victim again, because
 // the block may have been deleted.
 Mover::Outcome Room::page_out(Block& block) {
+  const compat::RelaxedCapture relaxed; // another device may be captured
   policy_.remove(block);
   const Mover::Outcome outcome = mover_.page_out(block);
   switch (outcome) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/compat/compat.h>
+
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
@@ -9,6 +11,24 @@
 #include <vector>
 
 namespace torch::cuda::lms {
+
+// Returns false on a CUDA error, too: a later wait for the event reports it.
+inline bool done(cudaEvent_t event) {
+  try {
+    const compat::RelaxedCapture relaxed; // a capture on another device forbids it otherwise
+    if (cudaEventQuery(event) == cudaSuccess) {
+      return true;
+    }
+  } catch (const c10::Error&) {
+  }
+  (void)cudaGetLastError();
+  return false;
+}
+
+inline void synchronize(cudaEvent_t event) {
+  const compat::RelaxedCapture relaxed;
+  C10_CUDA_CHECK(cudaEventSynchronize(event));
+}
 
 // Owns a CUDA event without timing.
 class Event {
@@ -34,17 +54,12 @@ class Event {
     C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0));
   }
 
-  // Returns false on a CUDA error, too: a later wait for the event reports it.
   bool done() const {
-    const bool done = cudaEventQuery(event_) == cudaSuccess;
-    if (!done) {
-      (void)cudaGetLastError();
-    }
-    return done;
+    return lms::done(event_);
   }
 
   void synchronize() const {
-    C10_CUDA_CHECK(cudaEventSynchronize(event_));
+    lms::synchronize(event_);
   }
 
  private:
@@ -74,15 +89,11 @@ class TimedEvent {
   }
 
   bool done() const {
-    const bool done = cudaEventQuery(event_) == cudaSuccess;
-    if (!done) {
-      (void)cudaGetLastError();
-    }
-    return done;
+    return lms::done(event_);
   }
 
   void synchronize() const {
-    C10_CUDA_CHECK(cudaEventSynchronize(event_));
+    lms::synchronize(event_);
   }
 
   // Seconds from an earlier event to this one; 0 if this one was first. Both must be done.
