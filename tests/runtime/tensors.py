@@ -45,3 +45,9 @@ def raw_address(tensor: torch.Tensor) -> int:
 
 def stat(name: str) -> int:
     return torch.cuda.lms.stats()[name]
+
+
+def caught() -> int:
+    """How often the release check found a write that LMS had not seen."""
+    torch.cuda.synchronize()
+    return torch.cuda.lms.stats().get("release_caught", 0)

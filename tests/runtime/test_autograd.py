@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from past import write_unseen
 from releases import RELEASE
 from stress import assert_same_bits
 from tensors import pattern, stat
@@ -43,6 +44,30 @@ def test_custom_function():
         (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), x)
         return y, first, second
+
+    assert_same_bits(run)
+
+
+class Copy(torch.autograd.Function):
+    """As in C++: its backward() allocates, and then reads the gradient without an operator."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x + 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        copy = torch.empty(gradient.shape, device="cuda")
+        torch.cuda.lms.exclude(copy)
+        write_unseen(copy, gradient)
+        return copy
+
+
+def test_a_gradient_that_is_read_without_an_operator():
+    def run():
+        x = inputs().requires_grad_()
+        (Copy.apply(x) * 3).square().sum().backward()
+        return x.grad
 
     assert_same_bits(run)
 

@@ -23,18 +23,20 @@ def test_memory_is_not_reused_under_a_collective():
             ctypes.c_void_p(side.cuda_stream),
         )
 
-    x, out = managed(pattern(2)), managed(torch.zeros_like(pattern(2)))
     with scoped_library("c10d", "FRAGMENT") as library:
         library.define("lms_gather(Tensor x, Tensor(a!) out) -> ()")
         library.impl("lms_gather", gather, "CUDA")
-        torch.ops.c10d.lms_gather(x, out)
-        evict()
-        assert is_resident(x)
-        assert is_resident(out)
-        x.sum()  # the program may read it meanwhile
-        evict()
-        fresh = torch.zeros_like(x)
-        torch.cuda.current_stream().wait_stream(side)
-    assert torch.equal(out.cpu(), pattern(2, device="cpu"))
-    assert torch.equal(x.cpu(), pattern(2, device="cpu"))
-    assert fresh.sum().item() == 0
+        for start in range(2):  # that one has ended says nothing of the next one
+            x, out = managed(pattern(2, start)), managed(torch.zeros_like(pattern(2)))
+            torch.ops.c10d.lms_gather(x, out)
+            evict()
+            assert is_resident(x)
+            assert is_resident(out)
+            x.sum()  # the program may read it meanwhile
+            evict()
+            fresh = torch.zeros_like(x)  # where x was
+            torch.cuda.current_stream().wait_stream(side)
+            assert torch.equal(out.cpu(), pattern(2, start, "cpu"))
+            assert torch.equal(x.cpu(), pattern(2, start, "cpu"))
+            assert fresh.sum().item() == 0
+            del x, out, fresh

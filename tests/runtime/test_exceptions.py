@@ -4,7 +4,7 @@ import pytest
 import torch
 from releases import since
 from simcuda.process import run_sim
-from tensors import evict, floats, is_resident, managed, pattern
+from tensors import evict, floats, is_resident, managed, pattern, stat
 
 
 def test_message_accounts_for_the_memory():
@@ -57,6 +57,7 @@ def test_a_page_out_that_fails_loses_nothing(device, api):
     evict()
     device.clear_faults()
     assert is_resident(x)
+    assert stat("host_used_bytes") == 0, "what was copied is not believed"
     assert torch.equal(x.cpu(), pattern(2, device="cpu"))
     evict()
     assert not is_resident(x)

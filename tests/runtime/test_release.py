@@ -6,7 +6,7 @@ import pytest
 import torch
 from past import write_unseen
 from releases import since
-from tensors import evict, is_resident, managed, pattern, stat
+from tensors import evict, is_resident, managed, pattern, raw_address, stat
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,22 @@ def test_a_write_on_another_stream_that_used_the_block(device):
     device.clear_races()
     torch.cuda.current_stream().wait_stream(side)
     assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
+
+
+def test_a_page_in_waits_for_the_check_of_its_host_copy():
+    source = torch.full_like(pattern(2), 7)
+    torch.cuda.lms.exclude(source)
+    first, y = managed(pattern(2)), managed(pattern(2))
+    evict()
+    torch.cat([first[:1], y[:1]])  # on the device again, and their host copies are true
+    address = raw_address(first)
+    assert address < raw_address(y)
+    write_unseen(y, source)
+    del first
+    evict()
+    # It goes where the other one was, whose last use came before the check.
+    assert bool((y == 7).all())
+    assert raw_address(y) == address
 
 
 @pytest.mark.parametrize("offset", [0, 1 << 17, (1 << 18) - 1])

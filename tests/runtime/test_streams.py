@@ -105,6 +105,20 @@ def test_memory_goes_back_in_the_order_of_its_own_stream():
     assert fresh.sum().item() == 0
 
 
+def test_memory_goes_back_behind_a_page_in_that_its_own_stream_has_not_seen():
+    # As above, but the main stream runs nothing that the side stream would have to wait for.
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x = managed(pattern(2))
+    evict()
+    torch.cuda.lms.wrap(is_resident)(x)
+    assert is_resident(x)
+    del x
+    with torch.cuda.stream(side):
+        fresh = torch.zeros(floats(2), device="cuda")
+        assert fresh.sum().item() == 0
+
+
 def test_record_stream_reaches_the_native_allocator():
     side = torch.cuda.Stream()
     x = managed(pattern(2))

@@ -326,11 +326,15 @@ def query_event(device: Any) -> list[bool]:
     torch.ones(10, device="cuda")
     event = torch.cuda.Event()
     event.record()
-    return [event.query() for _ in range(4)]
+    answers = [event.query() for _ in range(4)]
+    event.record()
+    torch.cuda.synchronize()
+    return [*answers, event.query()]
 
 
 def test_events_can_be_late() -> None:
-    assert run_sim(query_event, query_notready=2) == [False, False, True, True]
+    answers = run_sim(query_event, query_notready=2)
+    assert answers == [False, False, True, True, True], "the last one was waited for"
 
 
 def capture(device: Any) -> dict[str, Any]:

@@ -51,6 +51,7 @@ SIMCUDA_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, void** graph) 
 
 SIMCUDA_API cudaError_t
 cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  SIMCUDA_ENTER("cudaStreamIsCapturing");
   return capture_info(handle, status, nullptr, nullptr);
 }
 

@@ -36,6 +36,14 @@ uint64_t VectorClock::of(Actor actor) const {
   return index < steps_.size() ? steps_[index] : 0;
 }
 
+bool VectorClock::covers(const VectorClock& other) const {
+  for (size_t i = 0; i < other.steps_.size(); ++i) {
+    if (of(static_cast<Actor>(i)) < other.steps_[i])
+      return false;
+  }
+  return true;
+}
+
 Actor RaceChecker::add_actor(std::string name) {
   names_.push_back(std::move(name));
   return static_cast<Actor>(names_.size() - 1);

@@ -25,6 +25,8 @@ class VectorClock {
   // Starts the actor's next step and returns its number.
   uint64_t tick(Actor actor);
   uint64_t of(Actor actor) const;
+  // Whether all that the other clock knows is known to this one.
+  bool covers(const VectorClock& other) const;
 
  private:
   std::vector<uint64_t> steps_;

@@ -195,7 +195,8 @@ SIMCUDA_API cudaError_t cudaEventQuery(cudaEvent_t handle) {
     return cudaSuccess;
   if (marker->capture != 0)
     return fail(cudaErrorCapturedEvent);
-  if (!marker->query())
+  // An event that the host has waited for is not late.
+  if (!marker->query() && !state().host_clock.covers(marker->clock))
     return cudaErrorNotReady;
   state().host_joins(marker->clock);
   return cudaSuccess;
