@@ -241,8 +241,13 @@ def test_blocks_that_die_early():
     assert stat("planned_iterations") == planned
 
 
-def test_a_capture_between_iterations():
+@pytest.mark.parametrize("other", [0, 1])
+def test_a_capture_between_iterations(other):
+    """A step can be part of a captured graph, whatever LMS follows on another device."""
     train_until_planned()
+    if other:
+        with torch.cuda.device(other):
+            train(7)
     chain = Chain()
     x = pattern(1)
     with torch.cuda.graph(torch.cuda.CUDAGraph()):

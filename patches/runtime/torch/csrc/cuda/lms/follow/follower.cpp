@@ -273,6 +273,8 @@ void Follower::step() {
   if (acting_) {
     return;
   }
+  // A graph may be captured on another device meanwhile.
+  const compat::RelaxedCapture relaxed;
   try {
     if (!wanted()) {
       stop();
