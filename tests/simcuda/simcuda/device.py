@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ class Device:
     ) -> None:
         self._runtime = runtime
         self._operators = operators
+        self._names: dict[str, bytes] = {}  # the race checker keeps their addresses
         self.overridden = overridden
         """How many CUDA operators got their CPU semantics."""
         for name in ("race_report", "counts", "launches"):
@@ -39,6 +41,15 @@ class Device:
         runtime.simcuda_host_view.argtypes = [ctypes.c_void_p]
         runtime.simcuda_host_view.restype = ctypes.c_void_p
         runtime.simcuda_host_access.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_char_p,
+        ]
+        runtime.simcuda_operator_begin.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        runtime.simcuda_is_live.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        runtime.simcuda_operator_access.argtypes = [
+            ctypes.c_void_p,
             ctypes.c_void_p,
             ctypes.c_size_t,
             ctypes.c_int,
@@ -74,6 +85,32 @@ class Device:
     ) -> None:
         """Tells the race checker that the host touches [pointer, pointer + size) now."""
         self._runtime.simcuda_host_access(pointer, size, int(write), what.encode())
+
+    def kernel(
+        self, stream: int, device: int, uses: Iterable[tuple[int, int, bool]], what: str
+    ) -> list[int]:
+        """Runs a kernel that uses ranges of memory: pointer, size, and whether it writes them.
+
+        Returns where the host finds the bytes of each. The caller runs the kernel at once.
+
+        Raises:
+            RuntimeError: the stream is not the device's, or a range is not live memory.
+        """
+        error = self._runtime.simcuda_operator_begin(stream, device)
+        if error:
+            raise RuntimeError(f"simulated device: {what} cannot run on its stream, error {error}")
+        views = []
+        for pointer, size, write in uses:
+            if size and not self._runtime.simcuda_is_live(pointer, size):
+                raise RuntimeError(
+                    "CUDA error: an illegal memory access was encountered\n"
+                    f"{what}: the {size} bytes at {pointer:#x} are not live memory"
+                )
+            self._runtime.simcuda_operator_access(
+                stream, pointer, size, int(write), self._names.setdefault(what, what.encode())
+            )
+            views.append(self.host_view(pointer))
+        return views
 
     # Faults and counts -----------------------------------------------------------------------
 
