@@ -35,7 +35,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 5
+_ABI_VERSION = 6
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -52,6 +52,8 @@ _SOURCES = (
 _lock = threading.RLock()
 _library = None
 _addresses_guarded = False
+# The module torch.cuda.lms_launch, once it sees kernels.
+_launch = None
 # Whether operators have used tensors while LMS did not track them.
 _unseen = False
 # What the user set, in bytes, also while there is no device to apply it to.
@@ -112,6 +114,8 @@ def _open(path):
         ("release_address", ctypes.c_int, (storage,)),
         ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("end_region", ctypes.c_int, ()),
+        ("begin_compiled", ctypes.c_int, (ctypes.POINTER(ctypes.c_int),)),
+        ("end_compiled", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("begin_hook", ctypes.c_int, ()),
         ("end_hook", ctypes.c_int, ()),
         ("is_resident", ctypes.c_int, (storage,)),
@@ -811,7 +815,7 @@ def _guard_addresses():
     This is done when LMS is turned on, and not in PyTorch's files, so that LMS
     costs nothing until then.
     """
-    global _addresses_guarded
+    global _addresses_guarded, _launch
     with _lock:
         if _addresses_guarded:
             return
@@ -841,6 +845,11 @@ def _guard_addresses():
         # A C interface that cannot be wrapped. Without it, consumers use __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
+        if hasattr(torch, "compile"):
+            from torch.cuda import lms_launch
+
+            lms_launch.guard()
+            _launch = lms_launch
         # TorchScript's fused kernels take the addresses of their inputs before they
         # allocate their outputs, and no operator reports the inputs.
         name = "_jit_override_can_fuse_on_gpu"
@@ -1008,14 +1017,17 @@ def _as_backward(function):
 def region(function):
     r"""Decorates a method that runs compiled code on a list of inputs.
 
-    Such code accesses memory without operators, so LMS treats the whole call as
-    one operator that may write each of its inputs. For PyTorch's own files.
+    If Python launches the code's kernels, LMS sees each launch. Other code
+    accesses memory without LMS seeing it, so LMS treats the whole call as one
+    operator that may write each of its inputs. For PyTorch's own files.
     """
 
     @functools.wraps(function)
     def wrapper(self, inputs, *args, **kwargs):
         if not _settings["enabled"] or _library is None:
             return function(self, inputs, *args, **kwargs)
+        if _launch is not None and _launch.launches_kernels(self):
+            return _launch.call(function, self, inputs, *args, **kwargs)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         constants = getattr(self, "constants", None)
         if isinstance(constants, dict):

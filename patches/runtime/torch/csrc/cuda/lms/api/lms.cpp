@@ -16,7 +16,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 5;
+constexpr int kAbiVersion = 6;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -214,12 +214,31 @@ int lms_release_address(void* address) {
 }
 
 int lms_begin_region(void* const* storages, size_t count) {
-  return checked(
-      [&] { Guard::begin_region(reinterpret_cast<c10::StorageImpl* const*>(storages), count); });
+  return checked([&] {
+    Guard::Inputs inputs;
+    for (size_t i = 0; i < count; ++i) {
+      inputs.push_back({&storage_of(storages[i]), true});
+    }
+    Guard::begin_region("a region", inputs);
+  });
 }
 
 int lms_end_region() {
   return checked([] { Guard::end_region(); });
+}
+
+int lms_begin_compiled(int* outputs) {
+  return checked([&] { *outputs = Guard::begin_compiled(); });
+}
+
+int lms_end_compiled(void* const* storages, size_t count) {
+  return checked([&] {
+    Guard::Inputs outputs;
+    for (size_t i = 0; i < count; ++i) {
+      outputs.push_back({&storage_of(storages[i]), false});
+    }
+    Guard::end_compiled(outputs);
+  });
 }
 
 int lms_begin_hook() {

@@ -58,6 +58,12 @@ LMS_API int lms_release_address(void* storage);
 LMS_API int lms_begin_region(void* const* storages, size_t count);
 LMS_API int lms_end_region(void);
 
+// Everything that this thread does between these two calls is compiled code that launches its
+// kernels through lms_python_launch(). If *outputs is set to 1, the storages that the code returns
+// have to be passed to lms_end_compiled(); otherwise count may be 0.
+LMS_API int lms_begin_compiled(int* outputs);
+LMS_API int lms_end_compiled(void* const* storages, size_t count);
+
 // Everything that this thread does between these two calls counts as a hook of an autograd node:
 // what it uses stays on the device until it is freed or lms_release_address() is called.
 LMS_API int lms_begin_hook(void);

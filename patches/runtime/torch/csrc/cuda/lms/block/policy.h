@@ -28,7 +28,13 @@ class Policy {
   // The last operator that used the block has ended.
   void released(Block& block) {
     remove(block);
-    block.place = idle_.insert(idle_.end(), &block);
+    if (spare_.empty()) {
+      block.place = idle_.insert(idle_.end(), &block);
+    } else {
+      block.place = spare_.begin();
+      *block.place = &block;
+      idle_.splice(idle_.end(), spare_, block.place);
+    }
     block.idle = true;
     bytes_ += rounded(block.size);
   }
@@ -78,7 +84,7 @@ class Policy {
 
   void remove(Block& block) {
     if (block.idle) {
-      idle_.erase(block.place);
+      spare_.splice(spare_.begin(), idle_, block.place);
       block.idle = false;
       bytes_ -= rounded(block.size);
     }
@@ -102,6 +108,8 @@ class Policy {
   static constexpr size_t kWindow = 16; // blocks
 
   std::list<Block*> idle_; // oldest first
+  // Elements to use again, because each operator removes and adds some. As many as there once were.
+  std::list<Block*> spare_;
   size_t bytes_ = 0;
   uint64_t now_ = 0; // 0 if nothing is foreseen
 };

@@ -73,8 +73,7 @@ std::unique_ptr<at::ObserverContext> count_start(const at::RecordFunction& funct
 }
 
 void count_end(const at::RecordFunction&, at::ObserverContext*) {
-  std::atomic<int64_t>& depth = depth_of_thread().value;
-  depth.store(depth.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  Counter::uncount();
 }
 
 at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
@@ -100,6 +99,23 @@ bool Counter::none_runs() {
     sum += depth->value.load();
   }
   return sum == 0;
+}
+
+bool Counter::count() {
+  std::atomic<int64_t>& depth = depth_of_thread().value;
+  // Sequentially consistent, see Watch::phase.
+  depth.store(depth.load(std::memory_order_relaxed) + 1);
+  const Watch::Phase phase = Watch::phase.load();
+  if (C10_LIKELY(phase == Watch::Phase::Counting || phase == Watch::Phase::Off)) {
+    return true;
+  }
+  uncount();
+  return false;
+}
+
+void Counter::uncount() {
+  std::atomic<int64_t>& depth = depth_of_thread().value;
+  depth.store(depth.load(std::memory_order_relaxed) - 1, std::memory_order_release);
 }
 
 bool Counter::in_operator() {

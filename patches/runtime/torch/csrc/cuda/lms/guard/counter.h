@@ -16,6 +16,11 @@ class Counter {
 
   // Whether this thread is in a counted operator.
   static bool in_operator();
+
+  // Counts code of this thread that is not an operator but uses storages like one. count() returns
+  // false if the guard has to see the code instead; uncount() must not be called then.
+  static bool count();
+  static void uncount();
 };
 
 } // namespace torch::cuda::lms

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,12 +62,15 @@ Thread& thread() {
   return instance;
 }
 
-// The innermost node, or null.
+// The innermost node; null if there is none, or if compiled code runs in it.
 Frame* node_of(Thread& self) {
   if (self.nodes > 0) {
     for (size_t i = self.frames.size(); i-- > 0;) {
       if (self.frames[i].kind == Guard::Kind::Node) {
         return &self.frames[i];
+      }
+      if (self.frames[i].kind == Guard::Kind::Compiled) {
+        return nullptr;
       }
     }
   }
@@ -79,22 +83,37 @@ std::string as_out_of_memory(const std::string& message) {
                                                             : message;
 }
 
+// The inputs of one operator are usually on one device.
+struct Place {
+  c10::DeviceIndex device;
+  Pager* pager;
+  c10::cuda::CUDAStream stream; // the current one of the device
+};
+
 // Pins the storage's block, and returns it; null if LMS does not manage the storage. A storage that
-// LMS cannot adopt is never moved.
-Block* pin(Runtime& runtime, const Input& input, bool collective) {
+// LMS cannot adopt is never moved. `place` is that of the input before, if there is one.
+Block* pin(
+    Runtime& runtime,
+    Thread& self,
+    const Input& input,
+    bool collective,
+    std::optional<Place>& place) {
   if (input.storage->device_type() != c10::DeviceType::CUDA) {
     return nullptr; // a fake tensor, or an argument that may be on any device
   }
-  Thread& self = thread();
   const c10::DeviceIndex device = input.storage->device().index();
-  self.pins.reserve(self.pins.size() + 1);
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  Pager& pager = runtime.pager(device);
+  if (!place || place->device != device) {
+    place = Place{device, &runtime.pager(device), c10::cuda::getCurrentCUDAStream(device)};
+  }
+  if (self.pins.size() == self.pins.capacity()) {
+    self.pins.reserve(std::max<size_t>(2 * self.pins.size(), 16)); // push_back() must not throw
+  }
+  Pager& pager = *place->pager;
   Block* const block = pager.adopt(*input.storage, runtime.settings.size);
   if (block) {
     pager.registry.stay(*block, Reason::Operator);
     pager.registry.leave(*block, Reason::Collective);
-    self.pins.push_back({block, stream, collective, false});
+    self.pins.push_back({block, place->stream, collective, false});
   }
   return block;
 }
@@ -132,10 +151,11 @@ void use(const Inputs& inputs, bool collective) {
     bool write;
   };
   c10::SmallVector<Pinned, 8> pinned;
+  std::optional<Place> place;
   // All of them are pinned before the first page-in, so that a page-in cannot page out another one.
   for (const Input& input : inputs) {
     try {
-      if (Block* const block = pin(runtime, input, collective)) {
+      if (Block* const block = pin(runtime, self, input, collective, place)) {
         pinned.push_back({block, self.pins.back().stream, input.write});
       }
     } catch (const c10::Error& error) {
@@ -171,6 +191,8 @@ void note_uses(Thread& self, size_t first, bool only_external) {
     bool lost; // the stream was destroyed; its work until an earlier use is recorded
   };
   c10::SmallVector<Position, 4> positions;
+  const Pin* last = nullptr; // the pin that `position` is of; most are on one stream
+  Position* position = nullptr;
   for (size_t i = first; i < self.pins.size(); ++i) {
     Pin& pin = self.pins[i];
     const bool external = compat::is_external(pin.stream);
@@ -178,27 +200,30 @@ void note_uses(Thread& self, size_t first, bool only_external) {
       continue;
     }
     pin.noted = only_external;
-    Pager& pager = pin.block->pager;
-    Timeline& timeline = pager.mover.timeline(pin.stream);
-    auto position = std::find_if(positions.begin(), positions.end(), [&](const Position& known) {
-      return known.timeline == &timeline;
-    });
-    if (position == positions.end()) {
-      positions.push_back({&timeline, timeline.advance(), false});
-      position = positions.end() - 1;
-      // Without an event here, a page-out would wait for everything that is issued until the
-      // page-out. An external stream may be destroyed by then.
-      try {
-        if ((pager.mover.under_pressure() || external) && !pager.pools.capturing()) {
-          timeline.mark();
+    if (!last || last->stream != pin.stream) {
+      last = &pin;
+      Pager& pager = pin.block->pager;
+      Timeline& timeline = pager.mover.timeline(pin.stream);
+      position = std::find_if(positions.begin(), positions.end(), [&](const Position& known) {
+        return known.timeline == &timeline;
+      });
+      if (position == positions.end()) {
+        positions.push_back({&timeline, timeline.advance(), false});
+        position = positions.end() - 1;
+        // Without an event here, a page-out would wait for everything that is issued until the
+        // page-out. An external stream may be destroyed by then.
+        try {
+          if ((pager.mover.under_pressure() || external) && !pager.pools.capturing()) {
+            timeline.mark();
+          }
+        } catch (const c10::Error&) {
+          (void)cudaGetLastError();
+          position->lost = external; // otherwise a page-out records the event that it needs
         }
-      } catch (const c10::Error&) {
-        (void)cudaGetLastError();
-        position->lost = external; // otherwise a page-out records the event that it needs
       }
     }
     if (!position->lost) {
-      Mover::used(*pin.block, timeline, position->value);
+      Mover::used(*pin.block, *position->timeline, position->value);
     }
   }
 }
@@ -226,6 +251,13 @@ void release_pins(Thread& self, size_t first, bool keep) {
     pager.registry.leave(block, Reason::Operator);
   }
   self.pins.erase(self.pins.begin() + static_cast<std::ptrdiff_t>(first), self.pins.end());
+}
+
+// Called when the outermost operator has failed, and not because a request to PyTorch did.
+void failed(const Operation& operation) {
+  if (Pager* const pager = Runtime::get().find(c10::cuda::current_device())) {
+    pager->room.operator_failed(operation.name);
+  }
 }
 
 } // namespace
@@ -366,7 +398,7 @@ void Guard::end() {
   if (frame.kind != Kind::Transparent) {
     Operation::current().failure.clear();
   }
-  if (frame.kind == Kind::Node || !in_node()) {
+  if (frame.kind == Kind::Node || frame.kind == Kind::Compiled || !in_node()) {
     release_pins(self, frame.first_pin, frame.hooks);
   } else if (
       std::any_of(
@@ -406,18 +438,12 @@ void Guard::check_refused() {
   const Thread& self = thread();
   if (C10_UNLIKELY(exceptions > 0) && self.depth == 1 && !self.frames.empty() &&
       self.frames.back().kind == Kind::Opaque && exceptions > self.frames.back().exceptions) {
-    if (Pager* const pager = Runtime::get().find(c10::cuda::current_device())) {
-      pager->room.operator_failed(operation.name);
-    }
+    failed(operation);
   }
 }
 
-void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
-  begin(Kind::Opaque, "a compiled region");
-  Inputs inputs;
-  for (size_t i = 0; i < count; ++i) {
-    inputs.push_back({storages[i], true});
-  }
+void Guard::begin_region(const char* name, const Inputs& inputs) {
+  begin(Kind::Opaque, name, /*lasting=*/true);
   use(inputs, false);
   const std::string failure = Operation::current().failure;
   if (!failure.empty()) {
@@ -428,6 +454,33 @@ void Guard::begin_region(c10::StorageImpl* const* storages, size_t count) {
 
 void Guard::end_region() {
   end();
+}
+
+void Guard::end_failed_region() {
+  const Operation& operation = Operation::current();
+  if (thread().depth == 1 && operation.refusal.device < 0) {
+    failed(operation);
+  }
+  end();
+}
+
+bool Guard::begin_compiled() {
+  Thread& self = thread();
+  bool keep = false;
+  if (self.depth == 0 && in_node()) {
+    const Node node = Node::current();
+    keep = node.hooks || !node.consumers.empty();
+    if (!keep) {
+      release_pins(self, node_of(self)->first_pin, false);
+    }
+  }
+  begin(Kind::Compiled, "compiled code", /*lasting=*/true);
+  return keep;
+}
+
+void Guard::end_compiled(const Inputs& outputs) {
+  end();
+  node_inputs(outputs);
 }
 
 void Guard::address_taken(c10::StorageImpl& storage, bool write) {

@@ -26,6 +26,9 @@ class Guard {
     // An autograd node, including its hooks. Between its operators, C++ code reads addresses of
     // what they use.
     Node,
+    // Compiled code that consists of operators and launches, which are guarded one by one. If a
+    // node calls it, nothing reads addresses of what it uses until it returns.
+    Compiled,
   };
   struct Input {
     c10::StorageImpl* storage;
@@ -86,10 +89,22 @@ class Guard {
   // that needs less; and if the operator failed.
   static void check_refused();
 
-  // Treats the following code of this thread as one operator that may write all these storages. For
-  // code that accesses data without operators (torch.compile). Throws c10::OutOfMemoryError.
-  static void begin_region(c10::StorageImpl* const* storages, size_t count);
+  // Treats the following code of this thread as one operator with these inputs. For code that
+  // accesses data without operators. The name must stay valid until the process ends. Throws
+  // c10::OutOfMemoryError.
+  static void begin_region(const char* name, const Inputs& inputs);
   static void end_region();
+
+  // Called instead of end_region() if the code has failed. The reason may be that the device had no
+  // memory for something that is not PyTorch's.
+  static void end_failed_region();
+
+  // Called when Compiled code begins and ends. If an autograd node has called it, the node's inputs
+  // need not stay on the device meanwhile. If begin_compiled() returns true, code that reads
+  // addresses gets what the compiled code returns: end_compiled() has to be called with it, and it
+  // stays until the node ends.
+  static bool begin_compiled();
+  static void end_compiled(const Inputs& outputs);
 
   // Makes the storage's address valid. Inside an operator of this thread, it is valid until the
   // operator ends, for writing only if `write` is set. Outside of operators, it is valid for
