@@ -19,11 +19,13 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from lmsbuild.errors import LmsbuildError, SuiteError
@@ -146,6 +148,15 @@ def packages(tag: Tag) -> tuple[str, ...]:
     return (*PACKAGES, "numpy" if Version(tag.version) >= NUMPY2 else "numpy<2")
 
 
+def triton(wheel: Path) -> tuple[str, ...]:
+    """The Triton that torch requires. Without it, tests of compiled code are skipped."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
+    required = (line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: "))
+    return tuple(f"{r.name}{r.specifier}" for r in map(Requirement, required) if r.name == "triton")
+
+
 def sanitize(python: Path) -> None:
     """Runs the tests of memory and of threads, each with its sanitizer."""
     for sanitizer, tests in SANITIZED.items():
@@ -181,7 +192,7 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
                 default_cache(),
                 print,
                 reported,
-                packages(tag),
+                packages(tag) + (triton(wheel) if suites is EVERYTHING else ()),
                 sanitize if suites is EVERYTHING else None,
             )
         except LmsbuildError as error:

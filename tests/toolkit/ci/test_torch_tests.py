@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ REPORT = """\
 <testsuite name="pytest" errors="1" failures="1" skipped="2" tests="5" time="0.1"></testsuite>
 </testsuites>
 """
+
+
+METADATA = """\
+Name: torch
+Requires-Dist: sympy>=1.13.3
+Requires-Dist: triton==3.6.0; platform_system == "Linux"
+
+Requires-Dist: triton==1.0
+"""
+
+
+def write_wheel(path: Path, metadata: str = METADATA) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("torch/lib/library.so", bytes(2_000_000))
+        archive.writestr("torch-1.0.dist-info/METADATA", metadata)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +89,7 @@ def tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, l
         if name == "v1.2.0":
             result.returncode = 36
         else:
-            (folder / f"torch-{name}.whl").write_bytes(bytes(2_000_000))
+            write_wheel(folder / f"torch-{name}.whl")
         return result
 
     def run_suite(wheel: Path, *arguments: object) -> None:
@@ -164,3 +180,10 @@ def test_a_sanitizers_report_is_a_failure(
             [str(tmp_path), "thread"],
         ]
         assert all(Path(command[2]).is_file() for command in commands)
+
+
+def test_the_triton_that_a_wheel_requires(tmp_path: Path) -> None:
+    write_wheel(tmp_path / "torch.whl")
+    assert torch_tests.triton(tmp_path / "torch.whl") == ("triton==3.6.0",)
+    write_wheel(tmp_path / "torch.whl", "Name: torch\n\n")
+    assert torch_tests.triton(tmp_path / "torch.whl") == ()
