@@ -1,4 +1,4 @@
-"""A Triton kernel that is launched by hand: Triton asks its arguments for data_ptr()."""
+"""A Triton kernel that is launched by hand, and inside of compiled code."""
 
 import pytest
 import torch
@@ -12,6 +12,15 @@ ELEMENTS = 1 << 20
 
 @triton.jit
 def scaled_sum(a, b, result, count, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = index < count
+    total = tl.load(a + index, mask=mask) * 2 + tl.load(b + index, mask=mask)
+    tl.store(result + index, total, mask=mask)
+
+
+@triton.autotune([triton.Config({"BLOCK": size}) for size in (256, 1024)], key=["count"])
+@triton.jit
+def tuned_sum(a, b, result, count, BLOCK: tl.constexpr):
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = index < count
     total = tl.load(a + index, mask=mask) * 2 + tl.load(b + index, mask=mask)
@@ -39,12 +48,37 @@ def test_launch(paged_out):
         for _ in range(3):
             launch(a, b, result)
             torch.cuda.reclaim_inactive()
-            assert torch.cuda.lms.is_resident(result), "its address was handed out"
-        assert torch.equal(result.cpu(), values(0) * 2 + values(5))
-        torch.cuda.lms.release(a, b, result)
-        torch.cuda.reclaim_inactive()
-        assert not torch.cuda.lms.is_resident(result)
-        assert torch.equal(result.cpu(), values(0) * 2 + values(5))
+            assert not torch.cuda.lms.is_resident(result), "the launch has ended"
+            assert torch.equal(result.cpu(), values(0) * 2 + values(5))
+        assert torch.cuda.lms.stats()["held_bytes"] == 0
+
+
+def test_a_kernel_that_is_tuned():
+    with lms(limit=0, stress=True):
+        a, b = values(0).cuda(), values(5).cuda()
+        result = torch.zeros(ELEMENTS, device="cuda")
+        for _ in range(2):
+            tuned_sum[lambda meta: (triton.cdiv(ELEMENTS, meta["BLOCK"]),)](a, b, result, ELEMENTS)
+            torch.cuda.reclaim_inactive()
+            assert not torch.cuda.lms.is_resident(result), "the launch has ended"
+            assert torch.equal(result.cpu(), values(0) * 2 + values(5))
+
+
+def test_launch_in_compiled_code():
+    @torch.compile(fullgraph=True)
+    def function(a, b):
+        result = torch.empty_like(a)
+        launch(a.sin(), b, result)
+        return result.cos()
+
+    expected = function(values(0).cuda(), values(5).cuda())
+    with lms(limit=0, stress=True):
+        a, b = values(0).cuda(), values(5).cuda()
+        for _ in range(2):
+            result = function(a, b)
+            torch.cuda.reclaim_inactive()
+            assert not torch.cuda.lms.is_resident(a)
+            assert torch.equal(result, expected)
 
 
 def test_launch_in_an_operator():
