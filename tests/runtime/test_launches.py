@@ -63,10 +63,12 @@ def expected(start=0):
     return pattern(1, start=start, device="cpu")
 
 
-def test_a_launch_brings_its_arguments_and_lets_them_go(kernel):
+@pytest.mark.parametrize("paged_out", [True, False])
+def test_a_launch_brings_its_arguments_and_lets_them_go(paged_out, kernel):
     x, y = managed(pattern(1)), managed(pattern(1, start=5))
-    evict()
-    assert not is_resident(x)
+    if paged_out:
+        evict()
+        assert not is_resident(x)
     with stress():
         assert kernel.run(x, 7, None, y, stream=0) == "done"
     assert kernel.seen == [[True, True]]
@@ -76,16 +78,13 @@ def test_a_launch_brings_its_arguments_and_lets_them_go(kernel):
     assert torch.equal(y.cpu(), expected())
 
 
-def test_other_arguments_are_seen_by_their_data_ptr(kernel):
+@pytest.mark.parametrize("paged_out", [True, False])
+def test_other_arguments_are_seen_by_their_data_ptr(paged_out, kernel):
     x, y = managed(pattern(1)), managed(pattern(1, start=5))
-    evict()
-    with stress():
-        addresses = [t.data_ptr() for t in (x, y)]  # outside of a launch: they stay
-        torch.cuda.lms.release(x, y)
+    if paged_out:
         evict()
-        x.numel = lambda: 1 << 18
+    with stress():
         kernel.run(x, Wrapped(y))
-    assert addresses
     evict()
     assert not is_resident(y), "the launch has ended"
     assert torch.equal(y.cpu(), expected())
@@ -195,6 +194,8 @@ def test_a_launch_before_lms_watches(kernel):
 
     def begin_to_watch():
         torch.cuda.lms._watch()
+        managed(x)
+        managed(y)
         torch.cuda.lms._set_stress(True)
         torch.empty(1 << 20, device="cuda")  # nothing may be moved while the launch runs
         torch.cuda.lms._set_stress(False)
@@ -251,6 +252,36 @@ def test_a_launch_on_another_stream(kernel):
     assert torch.equal(y.cpu(), expected(1))
 
 
+def test_a_launch_on_a_stream_that_is_not_current(device):
+    class Beside(Kernel):
+        def run(self, *args, stream):
+            uses = [(a.data_ptr(), a.numel() * 4, a is args[-1]) for a in args]
+            views = self.device.kernel(stream.cuda_stream, 0, uses, "a kernel")
+            ctypes.memmove(views[-1], views[0], args[0].numel() * 4)
+
+    launches.guard_launcher(Beside, "run", stream_of=lambda *_, stream: stream)
+    x, y = managed(pattern(1)), managed(pattern(1, start=5))
+    evict()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with stress():
+        Beside(device).run(x, y, stream=stream)  # the race checker looks at the page-ins
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(y.cpu(), expected())
+
+
+def test_the_stream_of_a_launch_of_numba():
+    class Stream:
+        handle = ctypes.c_void_p(0)
+
+    assert launches._stream_of_numba((), 1, 1, 0, 0) == torch.cuda.default_stream()
+    assert launches._stream_of_numba((), 1, 1, Stream(), 0) == torch.cuda.default_stream()
+    stream = torch.cuda.Stream()
+    Stream.handle = ctypes.c_void_p(stream.cuda_stream)
+    found = launches._stream_of_numba((), 1, 1, Stream(), 0)
+    assert found.cuda_stream == stream.cuda_stream
+
+
 def test_the_address_outside_of_a_launch_stays(kernel):
     x, y = managed(pattern(1)), managed(pattern(1))
     kernel.run(x, y)
@@ -282,9 +313,13 @@ def test_the_launchers_of_torch_are_guarded(module, name, method):
     kind = getattr(importlib.import_module(module), name, None)
     if kind is None:
         pytest.skip(f"this release has no {name}")
-    assert inspect.ismethoddescriptor(vars(kind)[method])
+    launch = vars(kind)[method]
+    if name in launches._STREAMS:
+        assert launch.__wrapped__
+        return
+    assert inspect.ismethoddescriptor(launch)
     # Inductor looks at the signature. That has to be one that takes everything.
-    assert str(inspect.signature(vars(kind)[method])) == "(self, /, *args, **kwargs)"
+    assert str(inspect.signature(launch)) == "(self, /, *args, **kwargs)"
 
 
 def test_what_inductor_measures_with_is_guarded():
@@ -374,14 +409,17 @@ class InNode(torch.autograd.Function):
     """Its backward pass is a call of compiled code."""
 
     @staticmethod
-    def forward(ctx, x, run):
+    def forward(ctx, x, run, then=None):
         ctx.run = run
+        ctx.then = then
         return x * 2
 
     @staticmethod
     def backward(ctx, gradient):
         (result,) = Code(ctx.run)([gradient])
-        return result, None
+        if ctx.then is not None:
+            ctx.then()
+        return result, None, None
 
 
 def test_inputs_of_compiled_code_need_not_stay(kernel):
@@ -436,11 +474,16 @@ def test_compiled_code_in_a_node(kernel):
         evict()
         assert not is_resident(saved), "its launch and its operator have ended"
         assert not is_resident(inputs[0]), "the code has not used it yet"
+        saved.data_ptr()
         return [inputs[0] + result]
+
+    def then():
+        evict()
+        assert not is_resident(saved), "the code has ended"
 
     x = pattern(1, start=9).requires_grad_()
     # The gradient is a tensor of its own.
-    (InNode.apply(x, run) * torch.ones_like(x)).sum().backward()
+    (InNode.apply(x, run, then) * torch.ones_like(x)).sum().backward()
     evict()
     assert not is_resident(x.grad)
     assert torch.equal(x.grad.cpu(), expected(1))
@@ -469,12 +512,13 @@ def test_what_compiled_code_returns_to_a_node_with_hooks():
 
 def test_compiled_code_in_an_operator(kernel):
     """An operator may use everything that it has used until its end."""
-    x, y = managed(pattern(1)), managed(pattern(1, start=5))
+    x = managed(pattern(1))
+    tensors = [x, managed(pattern(1, start=5))]  # the operator outlives its library
 
     def run(inputs):
-        kernel.run(x, y)
+        kernel.run(*tensors)
         evict()
-        assert is_resident(x)
+        assert is_resident(tensors[0])
         return inputs
 
     def operator(tensor):
@@ -485,5 +529,6 @@ def test_compiled_code_in_an_operator(kernel):
         library.define("call(Tensor x) -> Tensor")
         library.impl("call", operator, "CUDA")
         torch.ops.lms_compiled.call(x)
+    tensors.clear()
     evict()
     assert not is_resident(x)

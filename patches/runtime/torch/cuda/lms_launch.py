@@ -26,6 +26,21 @@ _LAUNCHERS = (
 )
 
 
+def _stream_of_torch(grid=None, block=None, args=None, shared_mem=0, stream=None):
+    return stream
+
+
+def _stream_of_numba(args, griddim, blockdim, stream, sharedmem):
+    handle = getattr(stream, "handle", stream)
+    handle = int(getattr(handle, "value", handle) or 0)
+    return torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream()
+
+
+# Functions that return the stream of a launch from the method's arguments, or None if it is the
+# current one. Other launchers always use the current stream.
+_STREAMS = {"_CudaKernel": _stream_of_torch, "CUDADispatcher": _stream_of_numba}
+
+
 # The functions of the library that Python calls without ctypes; None if they cannot be used.
 _python = None
 
@@ -119,20 +134,38 @@ def guard():
 def _guard_module(name, method, module):
     kind = getattr(module, name, None)
     if isinstance(kind, type) and method in vars(kind):
-        guard_launcher(kind, method, _describe if name == "CachingAutotuner" else None)
+        describe = _describe if name == "CachingAutotuner" else None
+        guard_launcher(kind, method, describe, _STREAMS.get(name))
 
 
-def guard_launcher(kind, method, describe=None):
+def guard_launcher(kind, method, describe=None, stream_of=None):
     """Makes LMS see the launches of a class: the calls of its method.
 
     ``describe`` returns the address of a kernel's description; see lms_python_launch().
+    ``stream_of`` returns the stream of a launch; see _STREAMS.
     """
     original = vars(kind)[method]
     if _python is None:
         launch = lms._as_operator(original)
     else:
         launch = _python.lms_python_launch(kind, original, describe, describe is not None)
+    if stream_of is not None:
+        launch = _on_its_stream(original, launch, stream_of)
     setattr(kind, method, launch)
+
+
+def _on_its_stream(original, launch, stream_of):
+    """LMS orders what it brings with the current stream."""
+
+    @functools.wraps(original)
+    def wrapper(self, *args, **kwargs):
+        stream = stream_of(*args, **kwargs) if lms._settings["enabled"] else None
+        if stream is None:
+            return launch(self, *args, **kwargs)
+        with torch.cuda.stream(stream):
+            return launch(self, *args, **kwargs)
+
+    return wrapper
 
 
 def _describe(kernel):
