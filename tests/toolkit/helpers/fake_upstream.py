@@ -38,6 +38,10 @@ def git(where: Path, *arguments: str, **environment: str) -> str:
     clean |= {
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
+        # A gc in the background would change a checkout while a test compares or removes it.
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "gc.auto",
+        "GIT_CONFIG_VALUE_0": "0",
         "GIT_AUTHOR_NAME": "A",
         "GIT_AUTHOR_EMAIL": "a@example.org",
         "GIT_COMMITTER_NAME": "C",
