@@ -29,7 +29,8 @@ def clean():
 
 def spoil(x):
     x.sum()
-    address = type(x).data_ptr.__wrapped__(x)
+    base = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
+    address = base.data_ptr(x)
     assert ctypes.CDLL(None).cudaMemset(ctypes.c_void_p(address), 7, ctypes.c_size_t(4)) == 0
 
 def bad():
