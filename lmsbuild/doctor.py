@@ -156,6 +156,9 @@ def _library(told: Mapping[str, Any], registry: Registry) -> Iterator[Finding]:
     if lms is None:
         yield Finding(topic="LMS", text=_how_to_get(told["torch"], registry), wrong=True)
         return
+    if lms["unsupported"]:
+        yield Finding(topic="LMS", text=f"has no effect: {lms['unsupported']}", wrong=True)
+        return
     if lms["error"]:
         yield Finding(
             topic="library", text=f"does not load: {lms['error']}; reinstall this torch", wrong=True

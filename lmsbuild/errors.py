@@ -80,6 +80,10 @@ class UnportedTagError(UnknownTagError):
     """A release of PyTorch that there are no patches for."""
 
 
+class AddonTagError(InputError):
+    """The add-on cannot be made for this tag."""
+
+
 class RegistryError(PatchError):
     """The tag registry, or the data that belongs to it, is missing or malformed."""
 
@@ -113,6 +117,10 @@ class DirtySourceError(PatchError):
 
 class HookError(PatchError):
     """A hook does not apply to the source."""
+
+
+class AddonHookError(PatchError):
+    """A hook makes a change that the add-on cannot make when a module is imported."""
 
 
 class NotAppliedError(PatchError):

@@ -57,3 +57,25 @@ def data_file(name: str) -> Path:
     if not path.is_file():
         raise RegistryError(f"lmsbuild's own data/{name} is missing; reinstall lmsbuild")
     return path
+
+
+def license_files() -> list[Path]:
+    """The project's LICENSE and NOTICE.
+
+    Raises:
+        RegistryError: the installation is incomplete.
+    """
+    root = _tree(".", "LICENSE")
+    return [root / "LICENSE", root / "NOTICE"]
+
+
+def data_folder(name: str) -> Path:
+    """A folder of the package's own data, such as torch_lms.
+
+    Raises:
+        RegistryError: the installation is incomplete.
+    """
+    path = _PACKAGE / "data" / name
+    if not path.is_dir():
+        raise RegistryError(f"lmsbuild's own data/{name}/ is missing; reinstall lmsbuild")
+    return path

@@ -49,7 +49,7 @@ class StageDisplay:
             self._stop(complete=True)
             self._stage, self._began = stage, time.monotonic()
             if console.shows_progress():
-                counted = stage in _COUNTED_STAGES
+                counted = _is_counted(stage)
                 self._progress = console.step_progress() if counted else console.transfer_progress()
                 self._progress.start()
                 self._task = self._progress.add_task(stage, total=total)
@@ -82,8 +82,13 @@ class StageDisplay:
         amount = done if total is None else total
         if total is None and not done:
             return f"{self._stage}: {seconds}"
-        size = f"{amount} files" if self._stage in _COUNTED_STAGES else f"{amount / 1e6:.1f} MB"
+        size = f"{amount} files" if _is_counted(self._stage) else f"{amount / 1e6:.1f} MB"
         return f"{self._stage}: {size}, {seconds}"
+
+
+def _is_counted(stage: str) -> bool:
+    """Whether the last word of a stage's name is one of _COUNTED_STAGES."""
+    return stage.split()[-1] in _COUNTED_STAGES
 
 
 def counted(title: str, items: Sequence[_Item]) -> Iterator[_Item]:

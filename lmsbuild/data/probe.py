@@ -37,10 +37,12 @@ def main():
         "version": str(getattr(torch, "__version__", "")),
         "cuda": getattr(getattr(torch, "version", None), "cuda", None),
     }
-    told["provenance"] = _provenance()
     lms = getattr(getattr(torch, "cuda", None), "lms", None)
+    # The package torch_lms has a library for each release, and another path.
+    path = getattr(lms, "_library_path", None)
+    told["provenance"] = _provenance(path)
     if lms is not None:
-        told["lms"] = _library(torch, lms)
+        told["lms"] = _library(torch, lms, path)
     _devices(torch, told)
     if lms is not None and told["devices"] and not told["lms"]["error"]:
         told["settings"] = {
@@ -57,8 +59,11 @@ def _words(error):
     return "{}: {}".format(type(error).__name__, " ".join(str(error).split()))[:500]
 
 
-def _provenance():
+def _provenance(path):
     try:
+        if path:
+            with open(os.path.join(os.path.dirname(path), "lms.json"), encoding="utf-8") as file:
+                return json.load(file)
         from importlib.metadata import distribution
 
         text = distribution("torch").read_text("lms.json")
@@ -67,16 +72,20 @@ def _provenance():
         return None
 
 
-def _library(torch, lms):
+def _library(torch, lms, path):
     import ctypes
 
-    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
+    path = path or os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
     told = {
         "path": path,
         "abi": None,
         "wanted": getattr(lms, "_ABI_VERSION", None),
         "error": "",
+        "unsupported": getattr(lms, "_unsupported", None),
     }
+    if told["unsupported"]:
+        told["error"] = told["unsupported"]
+        return told
     if not os.path.exists(path):
         told["error"] = "there is no " + path
         return told

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild import console
-from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.native.toolchain import Compiler, find_compiler
 from lmsbuild.registry import Tag
 from lmsbuild.tools import fetch, lock
 from lmsbuild.tools.atomic import remove_drafts
@@ -24,7 +24,7 @@ from lmsbuild.tools.report import Report, counter, prefixed
 from lmsbuild.wheel import base as basewheel
 from lmsbuild.wheel import integrity, runtime_library, unofficial_base
 from lmsbuild.wheel.base import PROJECT, BaseWheel
-from lmsbuild.wheel.builder import Origin, build
+from lmsbuild.wheel.builder import Origin, Parts, build
 from lmsbuild.wheel.header_packages import newest_packages
 from lmsbuild.wheel.integrity import is_binary
 from lmsbuild.wheel.plan import LibraryPlan
@@ -47,40 +47,52 @@ def build_wheel(request: GraftRequest, report: Report) -> GraftResult:
     request.out.mkdir(parents=True, exist_ok=True)
     with lock.exclusive(request.out / LOCK_FILE, request.out):
         remove_drafts(request.out)
-        official = request.architecture in tag.architectures
-        base, digest, index_digest = _obtain(request, report)
-        console.detail(f"base: {base.path} (SHA-256 {digest})")
-        total = sum(info.file_size for info in zipfile.ZipFile(base.path).infolist())
-        basewheel.check(
-            base,
-            tag,
-            architecture=request.architecture,
-            python=request.python,
-            official=official,
-            advance=counter("check", total, report),
-        )
-        with integrity.open_wheel(base.path) as wheel:
-            parts = build(
-                _WheelBase(
-                    wheel=base,
-                    archive=wheel,
-                    rows=integrity.read_record(wheel),
-                    official=official,
-                    sha256=digest,
-                    index_sha256=index_digest,
-                    target=Target(python=base.python, architecture=request.architecture),
-                    cache=request.cache,
-                ),
-                tag,
-                compiler,
-                patches=request.patches,
-                cache=request.cache,
-                report=report,
-            )
+        base, parts = make_parts(request, compiler, report)
         path = write_wheel(
             base, parts.files, parts.libraries, parts.provenance, request.out, report
         )
     return GraftResult(path=path, provenance=parts.provenance)
+
+
+def make_parts(
+    request: GraftRequest, compiler: Compiler, report: Report
+) -> tuple[BaseWheel, Parts]:
+    """The base of a request, and what a graft adds to it. Nothing is written to the out folder.
+
+    Raises as build_wheel.
+    """
+    tag = request.tag
+    official = request.architecture in tag.architectures
+    base, digest, index_digest = _obtain(request, report)
+    console.detail(f"base: {base.path} (SHA-256 {digest})")
+    total = sum(info.file_size for info in zipfile.ZipFile(base.path).infolist())
+    basewheel.check(
+        base,
+        tag,
+        architecture=request.architecture,
+        python=request.python,
+        official=official,
+        advance=counter("check", total, report),
+    )
+    with integrity.open_wheel(base.path) as wheel:
+        parts = build(
+            _WheelBase(
+                wheel=base,
+                archive=wheel,
+                rows=integrity.read_record(wheel),
+                official=official,
+                sha256=digest,
+                index_sha256=index_digest,
+                target=Target(python=base.python, architecture=request.architecture),
+                cache=request.cache,
+            ),
+            tag,
+            compiler,
+            patches=request.patches,
+            cache=request.cache,
+            report=report,
+        )
+    return base, parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,6 +151,31 @@ def test_what_is_wrong(told: Any, options: dict[str, Any], expected: str) -> Non
     assert more == []
 
 
+def test_the_library_of_the_add_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    site = fake_torch(tmp_path, version=f"{TAG.version}+cu130", provenance=False)
+    release = site / "torch_lms/releases" / TAG.version
+    release.mkdir(parents=True)
+    library = (site / "torch/lib/libtorch_lms.so").rename(release / "libtorch_lms.so")
+    (release / "lms.json").write_text('{"tag": "v0", "base": "the.whl"}')
+    with (site / "torch/cuda/lms.py").open("a") as file:
+        file.write(f"_library_path = {str(library)!r}\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    found = ask(sys.executable)
+    assert wrong(found) == []
+    assert f"library: interface version 2, {library}" in text(report(found))
+    assert "made from: the.whl (v0)" in text(report(found))
+
+
+def test_a_torch_that_the_add_on_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = fake_torch(tmp_path, abi=None)
+    with (site / "torch/cuda/lms.py").open("a") as file:
+        file.write("_unsupported = 'PyTorch 9 is new'\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    assert wrong(ask(sys.executable)) == ["LMS: has no effect: PyTorch 9 is new"]
+
+
 def test_no_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -20,6 +20,7 @@ import gc
 import os
 import sys
 import threading
+import warnings
 
 import torch
 
@@ -60,9 +61,16 @@ _unseen = False
 _settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0, "planning": True}
 # An _Oracle, if the environment requests one.
 _oracle = None
+# What the package torch_lms sets, if this file is a part of it and not of PyTorch: the path of the
+# library, or why there is none for this PyTorch.
+_library_path = None
+_unsupported = None
+_warned = False
 
 
 def _path():
+    if _library_path is not None:
+        return _library_path
     folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), "lib")
     paths = [os.path.join(folder, name) for name in ("libtorch_lms.so", "libc10_cuda.so")]
     return next((path for path in paths if os.path.exists(path)), paths[0])
@@ -137,10 +145,23 @@ def _open(path):
     return library
 
 
+def _callers():
+    """The stacklevel of the first caller that is not in this module, for a warning."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__") == __name__:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def _load():
-    """Returns the library, or None on a machine without a CUDA device."""
-    global _library
+    """Returns the library, or None without a CUDA device, or if this PyTorch is not supported."""
+    global _library, _warned
     with _lock:
+        if _unsupported is not None:
+            if not _warned:
+                _warned = True
+                warnings.warn("LMS has no effect: " + _unsupported, stacklevel=_callers())
+            return None
         if _library is None and torch.cuda.device_count() > 0:
             library = _open(_path())
             _check(library.lms_set_limit(_settings["limit"]), library)
@@ -1177,7 +1198,8 @@ def explain(device=None):
         return "There is no CUDA device: LMS has no effect."
     if not _settings["enabled"]:
         return "LMS is off: torch.cuda.set_enabled_lms(True) turns it on."
-    _load()
+    if _load() is None:
+        return "LMS has no effect: {}".format(_unsupported)
     found = []
     values = _values(device)
     native = torch.cuda.memory_stats(device)
@@ -1402,6 +1424,8 @@ class _Oracle:
         _lazy_call(self.begin)
 
     def begin(self):
+        if _load() is None:
+            return
         self._process = os.getpid()
         set_enabled_lms(True)
         _set_stress(True)

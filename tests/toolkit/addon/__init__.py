@@ -1,0 +1,1 @@
+"""Tests of lmsbuild/addon and of the package that it writes."""
