@@ -94,6 +94,8 @@ def first_page_outs() -> None:
         x.sum()
         torch.cuda.reclaim_inactive()
         assert not torch.cuda.lms.is_resident(x)
+        del x
+    torch.cuda.empty_cache()
 
 
 @pytest.fixture(autouse=True)
