@@ -1,0 +1,65 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/codec/kind.h>
+#include <torch/csrc/cuda/lms/codec/layout.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+// The kernels that pack and unpack blocks, and their parameters. The structures are declared a
+// second time in kernels.cpp, for NVRTC.
+namespace torch::cuda::lms::codec {
+
+// CUDA C++14 without headers. Each kind is compiled on its own, when it is first used.
+std::string source(Kind kind);
+
+constexpr unsigned kThreads = 256; // per thread block
+constexpr unsigned kWarps = kThreads / 32;
+constexpr size_t kParts = 8; // maximum number of parts of a buffer
+
+// Device memory, aligned to 16 bytes. It is read.
+struct Bytes {
+  const char* data;
+  uint64_t size;
+};
+
+// Device memory, aligned to 16 bytes. It is written.
+struct Target {
+  char* data;
+  uint64_t size;
+};
+
+// A buffer: pinned host memory, aligned to kAlign.
+struct Part {
+  char* data;
+  uint64_t size; // bytes; a multiple of kAlign, except for the last part
+};
+
+struct Parts {
+  uint64_t count;
+  Part part[kParts];
+};
+
+// On the device, for one launch at a time. Initially zero, and zero again after each launch.
+struct Tally {
+  uint64_t packed;
+  uint64_t raw;
+  uint64_t done;
+};
+
+constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*)
+constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts)
+
+// How many thread blocks to launch, at most `most`, for a block of this many bytes (more than 0).
+// A warp takes a group of chunks at a time, so more would have nothing to do.
+constexpr unsigned thread_blocks(size_t bytes, unsigned most) {
+  const size_t useful = (groups(bytes) + kWarps - 1) / kWarps;
+  return useful < most ? static_cast<unsigned>(useful) : most;
+}
+
+// The link needs this many, see kernels.cpp. The rest of the GPU computes meanwhile, more slowly
+// the more there are, so a larger number has to be measured.
+constexpr unsigned kMostBlocks = 32;
+
+} // namespace torch::cuda::lms::codec

@@ -1,0 +1,85 @@
+// What the text of the kernels needs to be compiled for the CPU, with one warp as a thread block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+struct Index {
+  unsigned x, y, z;
+};
+static Index threadIdx{0, 0, 0}, blockIdx{0, 0, 0}, gridDim{1, 1, 1};
+
+struct ulonglong2 {
+  unsigned long long x, y;
+};
+
+#define __global__
+#define __shared__ static
+#define __launch_bounds__(...)
+#define LMS_THREADS 1
+
+// Bytes of host memory that the last launch has read and written.
+static uint64_t host_read = 0, host_written = 0;
+#define LMS_READS(pointer, size) host_read += (size)
+#define LMS_WRITES(pointer, size) host_written += (size)
+
+static inline void __threadfence() {}
+template <typename T>
+static T __ldcs(const T* from) {
+  return *from;
+}
+template <typename T>
+static T atomicAdd(T* to, T value) {
+  const T before = *to;
+  *to += value;
+  return before;
+}
+template <typename T>
+static T atomicExch(T* to, T value) {
+  const T before = *to;
+  *to = value;
+  return before;
+}
+
+// How each kind is called. `counts` gets the bytes of host memory that were read and written.
+struct Call {
+  char* const* parts;
+  const uint64_t* sizes;
+  uint64_t count;
+  unsigned blocks;
+  uint64_t* counts;
+};
+
+template <typename Launch>
+static void run(const Call& call, Launch launch) {
+  host_read = host_written = 0;
+  gridDim.x = call.blocks;
+  for (blockIdx.x = 0; blockIdx.x < call.blocks; ++blockIdx.x) {
+    launch();
+  }
+  call.counts[0] = host_read;
+  call.counts[1] = host_written;
+}
+
+template <typename Parts>
+static Parts parts_of(const Call& call) {
+  Parts parts{};
+  parts.count = call.count;
+  for (uint64_t i = 0; i < call.count; ++i) {
+    parts.part[i] = {call.parts[i], call.sizes[i]};
+  }
+  return parts;
+}
+
+// Returns whether the tally is zero again.
+#define LMS_INTERFACE(kind)                                                        \
+  extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) { \
+    Tally tally{};                                                                 \
+    const Parts parts = parts_of<Parts>(call);                                     \
+    run(call, [&] { lms_pack({data, size}, parts, &tally); });                     \
+    return tally.packed == 0 && tally.raw == 0 && tally.done == 0;                 \
+  }                                                                                \
+  extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \
+    const Parts parts = parts_of<Parts>(call);                                     \
+    run(call, [&] { lms_unpack({data, size}, parts); });                           \
+  }

@@ -1,0 +1,115 @@
+"""How far data shrinks. The values are theory's, and a little more for heads and odd values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packing import BYTES_OF, CHUNK, FLOATS, GROUP, KINDS, LINE, Codec, Kind
+from patterns import normal, relu, words
+
+COUNT = 1 << 18
+
+
+def ratio(codec: Codec, kind: Kind, data: np.ndarray) -> float:
+    return codec.pack(kind, data).written / data.nbytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "dense", "half_zero"),
+    [
+        (Kind.BFLOAT16, 0.72, 0.43),
+        (Kind.FLOAT16, 0.91, 0.53),
+        (Kind.FLOAT32, 0.865, 0.475),
+    ],
+)
+def test_floats(codec: Codec, kind: Kind, dense: float, half_zero: float) -> None:
+    assert dense - 0.02 < ratio(codec, kind, normal(kind, COUNT)) < dense
+    assert half_zero - 0.02 < ratio(codec, kind, relu(kind, COUNT)) < half_zero
+
+
+@pytest.mark.parametrize("kind", [Kind.INT64, Kind.INT32, Kind.INT16, Kind.BYTE])
+def test_integers(codec: Codec, kind: Kind) -> None:
+    """The bits of the range, wherever it is, 16 bytes per chunk for its start, and heads."""
+    bits = 8 * BYTES_OF[kind]
+    for width in (1, 2, 5, bits // 2):
+        for low in (0, 1 << (bits - 1), (1 << bits) - 3):
+            values = np.random.default_rng(width).integers(0, 1 << width, COUNT, np.uint64)
+            data = (values + np.uint64(low)).astype(words(kind))
+            if kind == Kind.BYTE and low + (1 << width) > 256:
+                continue  # from 255 to 0 is far for bytes, which have no sign
+            expected = width / bits + (16 * (kind != Kind.BYTE) + 8) / CHUNK
+            assert ratio(codec, kind, data) == pytest.approx(expected, abs=0.001)
+
+
+def test_masks(codec: Codec) -> None:
+    mask = np.random.default_rng(0).integers(0, 2, COUNT, np.uint8)
+    assert ratio(codec, Kind.BYTE, mask) == 1 / 8 + 8 / CHUNK
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_zeros(codec: Codec, kind: Kind) -> None:
+    """Only heads are left."""
+    assert codec.pack(kind, np.zeros(10 * CHUNK, np.uint8)).written == 80
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_does_not_shrink_stays_as_it_is(codec: Codec, kind: Kind) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 10 * CHUNK + 3, np.uint8)
+    packed = codec.pack(kind, data)
+    assert (packed.raw, packed.written) == (11, codec.host.most_written(data.nbytes))
+    slots = packed.buffer()[codec.host.slots(data.nbytes) :]
+    assert np.array_equal(slots[: data.size], data)
+
+
+def test_a_few_other_values_do_not_matter(codec: Codec) -> None:
+    """A few zeros, or values that are far smaller, cost 3 bytes each, and not a wider code."""
+    data = normal(Kind.BFLOAT16, COUNT).copy()
+    plain = ratio(codec, Kind.BFLOAT16, data)
+    chosen = np.random.default_rng(0).choice(COUNT, COUNT // 1024, replace=False)
+    for value in (0, 1, 0x8000, 0x0090):
+        data[chosen] = value
+        assert ratio(codec, Kind.BFLOAT16, data) < plain + 3.2 / 2048
+
+
+def test_each_chunk_decides(codec: Codec) -> None:
+    each = CHUNK // 2
+    data = np.concatenate(
+        [
+            np.random.default_rng(0).integers(0, 1 << 16, each, np.uint16),
+            np.zeros(each, np.uint16),
+            normal(Kind.BFLOAT16, each),
+        ]
+    )
+    packed = codec.pack(Kind.BFLOAT16, data)
+    assert packed.raw == 1
+    assert CHUNK < packed.written < 1.75 * CHUNK
+
+
+def test_only_what_is_used_is_written(codec: Codec) -> None:
+    """Whole vectors of 16 bytes from the start of each slot."""
+    packed = codec.pack(Kind.BFLOAT16, relu(Kind.BFLOAT16, 100 * CHUNK // 2))
+    slots = packed.buffer()[codec.host.slots(packed.size) :][: packed.size].reshape(100, CHUNK)
+    used = [CHUNK - int(np.argmax(slot[::-1] != 0xA5)) for slot in slots]
+    assert packed.written == sum(-(-size // 16) * 16 for size in used) + 8 * 100
+
+
+def test_the_layout(codec: Codec) -> None:
+    host = codec.host
+    for size in (1, CHUNK, GROUP * CHUNK, 15 * GROUP * CHUNK, 1 << 20, (1 << 30) + 1, 32 << 30):
+        chunks = -(-size // CHUNK)
+        lines = 1 + -(-chunks // GROUP)
+        assert host.slots(size) % CHUNK == 0
+        assert 0 <= host.slots(size) - lines * LINE < CHUNK
+        assert host.buffer_bytes(size) == host.slots(size) + chunks * CHUNK
+        assert host.buffer_bytes(size) <= size * 1.004 + 2 * CHUNK
+        assert host.buffer_bytes(size) // 16 < 1 << 32
+
+
+def test_thread_blocks(codec: Codec) -> None:
+    """One warp takes at least one group."""
+    of_block = 8 * GROUP * CHUNK
+    assert codec.host.thread_blocks(1, 32) == 1
+    assert codec.host.thread_blocks(of_block, 32) == 1
+    assert codec.host.thread_blocks(of_block + 1, 32) == 2
+    assert codec.host.thread_blocks(1 << 30, 32) == 32
