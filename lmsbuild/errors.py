@@ -221,6 +221,10 @@ class TraceError(InputError):
     """A file is no trace of torch.cuda.lms.record(), or cannot be simulated."""
 
 
+class ProgramError(InputError):
+    """A program cannot be recorded with fake tensors, or no value of its parameter fits."""
+
+
 class PictureError(MissingError):
     """matplotlib, which draws PNG files, is not installed."""
 

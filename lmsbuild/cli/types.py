@@ -13,12 +13,14 @@ from lmsbuild.errors import LmsbuildError
 
 # Only newer releases of click have a generic class.
 if TYPE_CHECKING:
+    from lmsbuild.simulate.gpu import Gpu
     from lmsbuild.simulate.link import Link
 
+    _GpuType = click.ParamType[Gpu]
     _IntType = click.ParamType[int]
     _LinkType = click.ParamType[Link]
 else:
-    _IntType = _LinkType = click.ParamType
+    _GpuType = _IntType = _LinkType = click.ParamType
 
 # A missing one is wrong usage: click says so, and exits with 2.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -94,6 +96,47 @@ class LinkType(_LinkType):
         ]
 
 
+class GpuType(_GpuType):
+    """A GPU of data/gpus.toml."""
+
+    name = "gpu"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Gpu:
+        from lmsbuild.simulate.gpu import gpus
+
+        known = gpus()
+        if value not in known:
+            self.fail(f"{value!r} is no GPU that is known ({', '.join(known)})", param, ctx)
+        return known[str(value)]
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from lmsbuild.simulate.gpu import gpus
+
+        return [
+            CompletionItem(name, help=gpu.title)
+            for name, gpu in gpus().items()
+            if name.startswith(incomplete)
+        ]
+
+
+class FunctionType(click.types.StringParamType):
+    """``module:function``, as entry points have it."""
+
+    name = "function"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        text = str(value)
+        if not re.fullmatch(r"(?!.*\.py:)\w+(\.\w+)*:\w+(\.\w+)*", text):
+            self.fail(f"{text!r} is not MODULE:FUNCTION, such as train:make", param, ctx)
+        return text
+
+
 class TagType(_Completed):
     """A tag of the registry; with or without its "v"."""
 
@@ -136,3 +179,5 @@ ARCHITECTURE = ArchitectureType()
 PYTHON = PythonType()
 BYTES = BytesType()
 LINK = LinkType()
+GPU = GpuType()
+FUNCTION = FunctionType()

@@ -466,6 +466,65 @@ def record(path=None, device=None):
         lms_trace.write(path, dict(header, names=names, events=events))
 
 
+@contextlib.contextmanager
+def record_fake(path, gpu):
+    r"""Records what a program would use on a GPU, without one, and writes it to a file.
+
+    Tensors that are made in the block are fake: they have shapes, and no memory. Make
+    the model and the optimizer in the block, move them to ``"cuda"``, and run three
+    or more iterations. The file is as that of ``record()``. Its times are estimates from the
+    GPU's peak rates, and it has no workspaces of libraries such as cuDNN. A value
+    that the program reads, as with ``loss.item()``, is 0. If the block raises an
+    exception, no file is written.
+
+    Args:
+        path (str or path-like): the file, in JSON; compressed if its name ends with
+            ``.gz``.
+        gpu (dict): the GPU: ``title`` (str), ``memory`` (int, bytes), ``bandwidth`` of its
+            memory (float, bytes per second), ``flops`` (dict of str to float:
+            operations per second by dtype, such as ``"float32"``), the parts of these
+            rates that programs reach, ``compute_part`` and ``bandwidth_part`` (float, 0 to
+            1), and ``seconds`` that an operator takes at least (float).
+
+    Raises:
+        RuntimeError: before PyTorch 2.6, or if there were less than two iterations.
+
+    Example::
+
+        >>> with torch.cuda.lms.record_fake("trace.json.gz", gpu):
+        ...     model = torchvision.models.resnet50().cuda()
+        ...     optimizer = torch.optim.AdamW(model.parameters())
+        ...     for _ in range(3):
+        ...         train(torch.randn(256, 3, 224, 224, device="cuda"))
+    """
+    from torch.cuda import lms_trace
+    from torch.cuda.lms_fake.cost import Gpu
+    from torch.cuda.lms_fake.recording import recording
+    from torch.cuda.lms_report.events import FORMAT, VERSION
+
+    given = Gpu(**gpu)
+    with recording(given, _settings["size"]) as recorder:
+        yield
+    try:
+        trace = recorder.trace()
+    except ValueError as error:
+        raise RuntimeError(
+            "LMS: record_fake() needs two complete iterations; an iteration ends with the step of "
+            "an optimizer, or torch.cuda.lms.step()"
+        ) from error
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "torch": str(torch.__version__),
+        "gpu": given.title + " (estimated)",
+        "gpu_bytes": given.memory,
+        "limit_bytes": given.memory,
+        "page_out_bytes": 0,
+        "page_in_bytes": 0,
+    }
+    lms_trace.write(path, dict(header, **trace))
+
+
 _recorded = set()  # devices that are being recorded
 _headers = {}  # of the last recordings, by device
 
@@ -474,8 +533,12 @@ def step():
     r"""Marks the end of an iteration, for ``record()`` and for plans (``set_planning()``).
 
     Not needed in a training loop: LMS detects optimizer steps (PyTorch 2.1 and
-    later). Call it in loops without an optimizer. Does nothing while LMS is off.
+    later). Call it in loops without an optimizer. Does nothing while LMS is off,
+    except in ``record_fake()``.
     """
+    fake = sys.modules.get("torch.cuda.lms_fake.recording")
+    if fake is not None and fake.step():
+        return
     if _library is not None and _settings["enabled"]:
         _check(_library.lms_step())
 

@@ -1,0 +1,78 @@
+"""What `lmsbuild trace` and `lmsbuild tune` run in the interpreter whose torch and model are used.
+
+It runs there without lmsbuild: one line of JSON is a request, and one line is the answer. What the
+model prints goes to standard error.
+"""
+
+import gc
+import importlib
+import json
+import os
+import sys
+import traceback
+
+_ITERATIONS = 3  # the first ones differ: optimizers allocate their state
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    runtime, name = sys.argv[1:]
+    sys.path.insert(0, os.getcwd())
+    for line in sys.stdin:
+        try:
+            answer = _answer(runtime, name, json.loads(line))
+        except Exception as error:
+            words = " ".join("{}: {}".format(type(error).__name__, error).split())
+            answer = {"error": words[:500], "traceback": traceback.format_exc()}
+        gc.collect()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _answer(runtime, name, request):
+    # Before the model's modules, so that nothing is imported with fake tensors on.
+    function = _function(name)
+    import torch
+
+    if runtime not in sys.path:
+        sys.path.append(runtime)
+    from lms_fake.cost import Gpu
+    from lms_fake.recording import recording
+
+    gpu = Gpu(**request["gpu"])
+    with recording(gpu, request["smallest"], find_steps=False) as recorder:
+        iteration = function(*request["arguments"])
+        if not callable(iteration):
+            raise TypeError(
+                "{} has to return a function that runs one iteration, and returned {!r}".format(
+                    name, type(iteration).__name__
+                )
+            )
+        for _ in range(_ITERATIONS):
+            iteration()
+            recorder.step()
+        del iteration
+    if not recorder.uses_gpu:
+        raise ValueError("{} puts nothing on the GPU; use device='cuda'".format(name))
+    return dict(
+        recorder.trace(),
+        torch=str(torch.__version__),
+        gpu=gpu.title + " (estimated)",
+        gpu_bytes=gpu.memory,
+        limit_bytes=gpu.memory,
+        page_out_bytes=0,
+        page_in_bytes=0,
+    )
+
+
+def _function(name):
+    module, _, path = name.partition(":")
+    found = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+r"""How long an operator would take on a GPU: a roofline.
+
+An operator takes as long as its arithmetic or its memory traffic needs, whichever is more, at the
+parts of the GPU's peak rates that programs reach. The arithmetic is counted by the formulas of
+``torch.utils.flop_counter``; other operators are taken to do none. See S. Williams, A. Waterman,
+D. Patterson: Roofline, Communications of the ACM 52(4), 2009.
+"""
+
+import collections
+
+import torch
+
+Gpu = collections.namedtuple(
+    "Gpu", "title memory bandwidth flops compute_part bandwidth_part seconds"
+)
+Gpu.__doc__ = """A GPU.
+
+Attributes:
+    title (str): its name.
+    memory (int): bytes.
+    bandwidth (float): of its memory, in bytes per second, at most.
+    flops (dict of str to float): floating-point operations per second at most, by the names of
+        dtypes, and "tensorfloat32".
+    compute_part (float): the part of ``flops`` that is reached, 0 to 1.
+    bandwidth_part (float): the same of ``bandwidth``.
+    seconds (float): that an operator takes at least.
+"""
+
+
+def seconds_of(gpu, overload, args, kwargs, result, bytes_used):
+    r"""Returns how long an operator takes (float), with ``bytes_used`` read and written."""
+    flops = _flops(overload, args, kwargs, result)
+    compute = flops / (_rate(gpu, overload, args) * gpu.compute_part) if flops else 0.0
+    return max(compute, bytes_used / (gpu.bandwidth * gpu.bandwidth_part), gpu.seconds)
+
+
+def _flops(overload, args, kwargs, result):
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(getattr(overload, "overloadpacket", None))
+    if formula is None:
+        return 0
+    return int(formula(*args, **kwargs, out_val=result))
+
+
+def _rate(gpu, overload, args):
+    dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+    name = str(dtypes[0]).split(".")[-1] if dtypes else "float32"
+    if name == "float32" and _may_round(overload):
+        name = "tensorfloat32"
+    # What a GPU has no rate of its own for, it does as float32.
+    return gpu.flops.get(name, gpu.flops["float32"])
+
+
+def _may_round(overload):
+    """Whether the program allows TensorFloat-32 here."""
+    if "convolution" in str(overload):
+        return torch.backends.cudnn.allow_tf32
+    return torch.backends.cuda.matmul.allow_tf32

@@ -1,0 +1,138 @@
+r"""The events of a fake program, as record/recorder.h of the runtime makes those of a real one."""
+
+import weakref
+
+_ROUNDED = 512  # bytes: PyTorch's CUDA allocator gives out multiples of that
+
+
+class Recorder:
+    r"""Writes down what operators use.
+
+    Args:
+        smallest (int): bytes of the smallest storage that LMS manages.
+    """
+
+    def __init__(self, smallest):
+        self._smallest = smallest
+        self._events = []
+        self._names = {"": 0}
+        self._blocks = {}  # storages that live: (weak reference, number)
+        self._last = 0  # number of a block
+        self._unit = None  # that runs
+        self._units = 0
+        self._used = set()  # (block, whether it is written) of that unit
+        self._clock = 0.0  # seconds
+        self._small = 0  # bytes that LMS does not manage
+        self._living = 0
+        self._steps = []  # where they are in the events, and the small bytes there
+        self.peak_bytes = 0
+
+    @property
+    def steps(self):
+        r"""int: how many iterations have ended."""
+        return len(self._steps)
+
+    def unit(self, name, key=None):
+        r"""What is used from now on is used by an operator of this name.
+
+        Args:
+            name (str): its name.
+            key: the same one again continues the operator. Default: it is a new one.
+        """
+        self._units += 1
+        self._next = (self._units if key is None else key, name)
+
+    def use(self, storage, write):
+        r"""The operator uses a storage. The storage is allocated if it is not known."""
+        number = self.block(storage)
+        if number == 0:
+            return
+        key, name = self._next
+        if self._unit != key:
+            self._unit = key
+            self._used.clear()
+            self._mark()
+            self._events.append(["operator", 0, self._nanoseconds(), self._index_of(name)])
+        if (number, write) not in self._used and (number, True) not in self._used:
+            self._used.add((number, write))
+            self._events.append(["written" if write else "read", number, 0])
+
+    def block(self, storage):
+        r"""The number of a storage, which is allocated now if it is new; 0 if it is too small."""
+        key = storage._cdata
+        found = self._blocks.get(key)
+        if found is not None:
+            return found[1]
+        size = storage.nbytes()
+        if size < self._smallest:
+            number = 0
+            self._small += _rounded(size)
+        else:
+            self._last += 1
+            number = self._last
+            self._events.append(["allocated", number, size])
+        self._living += _rounded(size)
+        self.peak_bytes = max(self.peak_bytes, self._living)
+        # A storage is the same Python object for as long as it lives.
+        self._blocks[key] = weakref.ref(storage, lambda _: self._free(key, number, size)), number
+        return number
+
+    def spend(self, seconds):
+        r"""The GPU has worked so long."""
+        self._clock += seconds
+
+    @property
+    def uses_gpu(self):
+        r"""bool: something was on the GPU."""
+        return self.peak_bytes > 0
+
+    def step(self):
+        r"""An iteration has ended. Two ends with nothing in between are one."""
+        if self._steps and self._steps[-1][0] == len(self._events):
+            return
+        self._mark()
+        self._events.append(["step", 0, 0])
+        self._steps.append((len(self._events), self._small))
+        self._unit = None
+
+    def trace(self):
+        r"""The last iteration and the blocks that lived before it: names, events and small bytes.
+
+        Raises:
+            ValueError: there were less than two steps.
+        """
+        if len(self._steps) < 2:
+            raise ValueError("less than two iterations")
+        (begin, small), (end, _) = self._steps[-2:]
+        living = {}
+        for kind, block, value, *_ in self._events[:begin]:
+            if kind == "allocated":
+                living[block] = value
+            elif kind == "freed":
+                del living[block]
+        events = [["known", block, size] for block, size in living.items()]
+        # The step, and the mark before it.
+        events += self._events[begin - 2 : end]
+        names = sorted(self._names, key=self._names.get)
+        return {"names": names, "events": events, "unmanaged_bytes": small}
+
+    def _free(self, key, number, size):
+        del self._blocks[key]
+        self._living -= _rounded(size)
+        if number:
+            self._events.append(["freed", number, 0])
+        else:
+            self._small -= _rounded(size)
+
+    def _mark(self):
+        self._events.append(["mark", 0, self._nanoseconds()])
+
+    def _nanoseconds(self):
+        return int(self._clock * 1e9)
+
+    def _index_of(self, name):
+        return self._names.setdefault(name, len(self._names))
+
+
+def _rounded(size):
+    return -(-size // _ROUNDED) * _ROUNDED

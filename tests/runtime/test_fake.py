@@ -1,0 +1,216 @@
+"""torch.cuda.lms.record_fake(): what it writes, compared with recordings of the same programs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL
+from programs import PROGRAMS
+from releases import since
+from test_record import kinds, operators, trace_of
+
+pytestmark = [
+    since((2, 6), "fake tensors that were tried"),
+    pytest.mark.filterwarnings("ignore:LMS. the program reads the value"),
+    pytest.mark.filterwarnings("ignore:.*GradScaler"),
+]
+
+GPU = {
+    "title": "A GPU",
+    "memory": 80 * 10**9,
+    "bandwidth": 1e12,
+    "flops": {"float32": 1e13, "tensorfloat32": 1e14, "bfloat16": 2e14},
+    "compute_part": 0.5,
+    "bandwidth_part": 0.5,
+    "seconds": 1e-6,
+}
+Program = Callable[[], Callable[[], Any]]
+
+
+def recorded(path: Path, program: Program) -> dict[str, Any]:
+    iteration = program()
+    iteration()
+    iteration()
+    with torch.cuda.lms.record(path):
+        iteration()
+        iteration()
+    return trace_of(path)
+
+
+def faked(path: Path, program: Program) -> dict[str, Any]:
+    with torch.cuda.lms.record_fake(path, GPU):
+        iteration = program()
+        for _ in range(3):
+            iteration()
+    return trace_of(path)
+
+
+def last_iteration(trace: dict[str, Any]) -> tuple[list[str], int]:
+    """The storages of the last iteration and their uses, by their sizes, and the most bytes."""
+    ends = [i for i, event in enumerate(trace["events"]) if event[0] == "step"]
+    sizes: dict[int, int] = {}
+    live = most = 0
+    found: list[str] = []
+    used: set[int] = set()
+    for i, (kind, block, value, *name) in enumerate(trace["events"][: ends[-1]]):
+        if kind in ("known", "allocated"):
+            sizes[block] = value
+            live += value
+        elif kind == "freed":
+            live -= sizes[block]
+        if i <= ends[-2]:
+            most = live
+            continue
+        most = max(most, live)
+        if kind == "operator":
+            found.append(trace["names"][name[0]])
+            used = set()
+        elif kind in ("read", "written") and block not in used:
+            used.add(block)
+            found.append(f"uses {sizes[block]}")
+        elif kind in ("allocated", "freed"):
+            found.append(f"{kind} {sizes[block]}")
+    return found, most
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_a_recording(name, tmp_path):
+    real, real_peak = last_iteration(recorded(tmp_path / "real.json", PROGRAMS[name]))
+    fake, fake_peak = last_iteration(faked(tmp_path / "fake.json", PROGRAMS[name]))
+    assert real_peak > 20 * SMALL
+    assert abs(fake_peak - real_peak) <= 0.03 * real_peak
+    if name == "plain":
+        assert fake == real
+    # The rest is what the kernels of single operators allocate, and autograd's sums, which it makes
+    # in place only if nothing looks on.
+    storages = [[e for e in events if e.startswith("allocated")] for events in (real, fake)]
+    assert difflib.SequenceMatcher(None, *storages, autojunk=False).ratio() > 0.75
+
+
+def test_times_are_a_roofline(tmp_path):
+    def program():
+        x = torch.empty(1024, 1024, device="cuda")
+
+        def iteration():
+            x @ x
+            x + x
+            torch.cuda.lms.step()
+
+        return iteration
+
+    trace = faked(tmp_path / "trace.json", program)
+    marks = [event[2] for event in kinds(trace, "mark")]
+    assert operators(trace) == ["aten::mm", "aten::add"]
+    # Of the step before, of the two operators, and of the end.
+    multiplied, added = marks[-2] - marks[-3], marks[-1] - marks[-2]
+    assert multiplied == pytest.approx(2 * 1024**3 / 5e12 * 1e9, abs=2)
+    assert added == pytest.approx(3 * 4 * 1024**2 / 5e11 * 1e9, abs=2)
+
+
+def test_views_use_nothing(tmp_path):
+    def program():
+        x = torch.empty(64, 64, device="cuda")
+
+        def iteration():
+            y = x.t().contiguous().view(-1)[5:]
+            y.add_(1)
+            torch.cuda.lms.step()
+
+        return iteration
+
+    assert operators(faked(tmp_path / "trace.json", program)) == ["aten::clone", "aten::add_"]
+
+
+def test_large_models_need_no_memory(tmp_path):
+    def program():
+        x = torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+
+        def iteration():
+            x.add_(1)
+            torch.cuda.lms.step()
+
+        return iteration
+
+    assert kinds(faked(tmp_path / "trace.json", program), "known")[0][2] == 1 << 40
+
+
+def test_tied_parameters_stay_tied(tmp_path):
+    with torch.cuda.lms.record_fake(tmp_path / "trace.json", GPU):
+        first, second = torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024)
+        second.weight = first.weight
+        model = torch.nn.Sequential(first, second)
+        kept = first.weight
+        model.cuda().bfloat16()
+        assert kept is second.weight is first.weight
+        assert (kept.device.type, kept.dtype) == ("cuda", torch.bfloat16)
+        for _ in range(3):
+            model(torch.empty(1, 1024, device="cuda", dtype=torch.bfloat16))
+            torch.cuda.lms.step()
+    weights = [e for e in kinds(trace_of(tmp_path / "trace.json"), "known") if e[2] == 1 << 21]
+    assert len(weights) == 1
+
+
+def test_a_value_is_zero(tmp_path):
+    with torch.cuda.lms.record_fake(tmp_path / "trace.json", GPU):
+        x = torch.ones(3, device="cuda")
+        with pytest.warns(UserWarning, match="reads the value of a fake tensor"):
+            assert x.sum().item() == 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # says it once
+            assert not x.any()
+        assert torch.linspace(0, 1, 5)[4].item() == 1, "small tensors of the CPU have values"
+        for _ in range(2):
+            large = torch.empty(SMALL, device="cuda")
+            large.add_(1)
+            torch.cuda.lms.step()
+
+
+def test_mistakes(tmp_path):
+    def record(body):
+        with torch.cuda.lms.record_fake(tmp_path / "trace.json", GPU):
+            body()
+
+    with pytest.raises(RuntimeError, match="needs two complete iterations"):
+        record(torch.cuda.lms.step)
+    with pytest.raises(RuntimeError, match="aten::nonzero needs the values of its tensors"):
+        record(lambda: torch.ones(3, device="cuda").nonzero())
+    assert list(tmp_path.iterdir()) == []
+    x = torch.ones(3, device="cuda")
+    assert type(x) is torch.Tensor
+    assert x.sum().item() == 3, "the program goes on with real tensors"
+
+
+@pytest.mark.parametrize("name", ["residual", "attention", "mixed"])
+def test_without_a_gpu(name, tmp_path):
+    """The same where PyTorch has no GPU, as on a laptop."""
+    simulated = Path(__file__).parents[1] / "simcuda" / "auto"
+    code = (
+        "import sys, torch\n"
+        f"sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
+        "from programs import PROGRAMS\n"
+        "assert not torch.cuda.is_available()\n"
+        f"torch.cuda.set_size_lms({SMALL})\n"
+        f"with torch.cuda.lms.record_fake(sys.argv[1], {GPU!r}):\n"
+        f"    iteration = PROGRAMS[{name!r}]()\n"
+        "    for _ in range(3):\n"
+        "        iteration()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "none.json")],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(simulated), "SIMCUDA_AUTO": "devices=0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    _, peak = last_iteration(faked(tmp_path / "fake.json", PROGRAMS[name]))
+    _, without = last_iteration(json.loads((tmp_path / "none.json").read_text()))
+    assert abs(without - peak) <= 0.03 * peak

@@ -1,0 +1,118 @@
+"""Programs with fake tensors, in an interpreter of their own.
+
+The interpreter of these tests has no torch. tests/runtime/test_fake.py tests recordings.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lmsbuild.cli.main import main
+from lmsbuild.errors import ProgramError, WrongPythonError
+from lmsbuild.simulate.fake import FakeProgram
+from lmsbuild.simulate.gpu import gpus
+from lmsbuild.simulate.trace import read_trace
+from tests.toolkit.simulate.traces import training
+
+# Answers as fake_worker.py does, with a trace that was made by hand.
+INTERPRETER = """#!{python}
+import json, sys
+print("a model says something", file=sys.stderr)
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["arguments"] == [0]:
+        sys.exit(1)
+    trace = json.load(open({trace!r}))
+    trace["gpu"] = "%s, %s, %s" % (request["gpu"]["title"], request["smallest"], sys.argv[3])
+    print(json.dumps(trace), flush=True)
+"""
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Path:
+    trace = training().write(tmp_path / "made.json")
+    path = tmp_path / "python"
+    path.write_text(INTERPRETER.format(python=sys.executable, trace=str(trace)))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def run(*arguments: str, code: int = 0) -> tuple[str, str]:
+    result = CliRunner().invoke(main, ["trace", *arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_a_trace(name: str, interpreter: Path, tmp_path: Path) -> None:
+    out, _ = run(
+        "train:make",
+        "8",
+        *("--python", str(interpreter), "--gpu", "a100", "--smallest", "64KiB"),
+        *("--out", str(tmp_path / name)),
+    )
+    assert out == f"wrote {tmp_path / name}\n"
+    assert ((tmp_path / name).read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+    assert read_trace(tmp_path / name).gpu == "NVIDIA A100 SXM, 80 GB, 65536, train:make"
+    if name.endswith(".gz"):
+        text = json.loads(gzip.decompress((tmp_path / name).read_bytes()))
+        assert (text["format"], text["version"]) == ("lms-trace", 1)
+
+
+def test_an_interpreter_that_dies(interpreter: Path) -> None:
+    with (
+        FakeProgram(interpreter, "train:make", gpus()["h200"]) as program,
+        pytest.raises(ProgramError, match=r"train:make\(0\).* ended without an answer") as caught,
+    ):
+        program.record([0])
+    assert "a model says something" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "ModuleNotFoundError: No module named 'trained'"),
+        ("x = 1", "AttributeError: .*no attribute 'make'"),
+        ("print('hello')\ndef make(): pass", "ModuleNotFoundError: No module named 'torch'"),
+    ],
+)
+def test_what_fails(
+    source: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if source is not None:
+        (tmp_path / "trained.py").write_text(source)
+    arguments = Path(sys.executable), "trained:make", gpus()["h200"]
+    with (
+        FakeProgram(*arguments) as program,
+        pytest.raises(ProgramError, match=rf"trained:make\(\) failed with .*: {message}") as caught,
+    ):
+        program.record()
+    assert "Traceback" in caught.value.detail
+
+
+def test_what_cannot_be_run(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("")
+    with pytest.raises(WrongPythonError, match="python cannot be run: Permission denied"):
+        FakeProgram(tmp_path / "python", "train:make", gpus()["h200"])
+
+
+@pytest.mark.parametrize("name", ["train", "train.py:make", "train:", ":make"])
+def test_what_is_no_function(name: str) -> None:
+    _, err = run(name, code=2)
+    assert f"'{name}' is not MODULE:FUNCTION, such as train:make" in err
+
+
+def test_no_half_written_file(
+    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("train:make", "0", "--python", str(interpreter), code=ProgramError.exit_code)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made.json", "python"]
