@@ -18,6 +18,7 @@ from .operator import FILLS, TRANSPARENT, Operators
 # As RecordFunction calls what autograd runs.
 _NODE = "autograd::engine::evaluate_function: "
 _DEVICE = torch.ops.prim.device.default
+_COPY = torch.ops.aten._to_copy.default
 _META = torch.device("meta")
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
@@ -69,6 +70,8 @@ class FakeGpu(FakeTensorMode):
             return self._value(args[0])
         if torch.Tag.nondeterministic_seeded in func.tags and func._schema.name.endswith("_"):
             result = args[0]  # without a generator, which a missing GPU does not have
+        elif self.hides_device and func is _COPY and not isinstance(args[0], FakeTensor):
+            result = self._sent(args[0], types, kwargs)
         else:
             result = self._fake(func, types, args, kwargs)
         self._record(func, args, kwargs, given, result)
@@ -82,6 +85,15 @@ class FakeGpu(FakeTensorMode):
                 "LMS: {} needs the values of its tensors, and fake tensors have none; record this "
                 "program on a GPU or on the simulated device".format(func._schema.name)
             ) from error
+
+    def _sent(self, tensor, types, kwargs):
+        """A copy of a real tensor. Old releases would also copy its values to the missing GPU."""
+        return self._fake(
+            torch.ops.aten.empty_strided.default,
+            types,
+            (tensor.size(), tensor.contiguous().stride()),
+            {"dtype": kwargs.get("dtype") or tensor.dtype, "device": kwargs["device"]},
+        )
 
     # ---- what is on the CPU --------------------------------------------------------------------
 
