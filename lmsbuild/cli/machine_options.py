@@ -58,6 +58,16 @@ def link_options(command: Command) -> Command:
     return with_link
 
 
+def host_option(command: Command) -> Command:
+    """Add --host-memory; the command gets ``host_memory``, None unless it is given."""
+    return click.option(
+        "--host-memory",
+        type=BYTES,
+        metavar="BYTES",
+        help="Host memory that LMS may pin, such as 64G.  [default: as much as is needed]",
+    )(command)
+
+
 def machine(gpu_memory: int, link: Link) -> Machine:
     """A GPU on which PyTorch may reserve so many bytes."""
     found = lms_report.module("planner").machine(gpu_memory, link.out_rate, link.in_rate)

@@ -81,6 +81,9 @@ class Simulation:
         planned: with planned transfers; None if everything fits.
         on_demand: with transfers when they are needed.
         bound_seconds: no plan is faster.
+        host_least_bytes: host memory that LMS pins for what is swapped, at least: whole pages for
+            each storage, and whole huge pages for all.
+        host_most_bytes: what it pins where the host has enough memory.
     """
 
     operators: int
@@ -91,6 +94,8 @@ class Simulation:
     planned: Prediction
     on_demand: Prediction
     bound_seconds: float
+    host_least_bytes: int
+    host_most_bytes: int
 
 
 class Planner:
@@ -99,15 +104,35 @@ class Planner:
     def __init__(self, library: Path) -> None:
         self.library = ctypes.CDLL(str(library))
 
-    def simulate(self, trace: Trace, machine: Machine) -> Simulation:
+    def simulate(
+        self, trace: Trace, machine: Machine, host_memory: int | None = None
+    ) -> Simulation:
         """Predict the trace's last iteration.
 
-        Raises TraceError: it has no complete iteration, or an operator needs more than the limit.
+        Args:
+            trace: the trace.
+            machine: what it runs on.
+            host_memory: bytes that LMS may pin; None if there is enough.
+
+        Raises:
+            TraceError: it has no complete iteration, an operator needs more than the limit, or what
+                is swapped needs more than the host memory.
         """
-        found = self._call("simulate", trace, machine)._asdict()
+        host, planner = lms_report.module("host"), lms_report.module("planner")
+        given = planner.Machine(**dataclasses.asdict(machine))
+        try:
+            timeline = host.checked_timeline(
+                self.library, self.recording(trace), given, host_memory
+            )
+        except planner.PlannerError as error:
+            raise TraceError(str(error)) from error
+        found = timeline.totals._asdict()
         for course in ("planned", "on_demand"):
             found[course] = Prediction(**found[course]._asdict())
-        return Simulation(**found)
+        needed = host.needed(timeline)
+        return Simulation(
+            host_least_bytes=host.least(needed), host_most_bytes=host.most(needed), **found
+        )
 
     def timeline(self, trace: Trace, machine: Machine) -> Any:
         """The same with what happens when: a Timeline of the runtime's lms_report/planner.py."""

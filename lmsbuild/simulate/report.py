@@ -22,9 +22,11 @@ class Report:
         gpu_memory: bytes that PyTorch may reserve.
         link: between GPU and host.
         counted: is given a list and yields its items, to show progress.
+        host_memory: bytes that LMS may pin; None if there is enough.
 
     Raises:
-        TraceError: the trace has no complete iteration, or an operator needs more than the memory.
+        TraceError: the trace has no complete iteration, an operator needs more than the memory, or
+            what is swapped more than the host memory.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Report:
         gpu_memory: int,
         link: Link,
         counted: Callable[[list[int]], Iterable[int]] = iter,
+        host_memory: int | None = None,
     ) -> None:
         report, planner = lms_report.module("report"), lms_report.module("planner")
         source = report.Source(**{name: getattr(trace, name) for name in report.Source._fields})
@@ -47,6 +50,7 @@ class Report:
                 link.in_rate,
                 link.title,
                 counted,
+                host_memory,
             )
         except planner.PlannerError as error:
             raise TraceError(str(error)) from error

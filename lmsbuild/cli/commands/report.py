@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.cli.machine_options import link_options
+from lmsbuild.cli.machine_options import host_option, link_options
 from lmsbuild.cli.options import json_option
 from lmsbuild.cli.progress import counted
 from lmsbuild.cli.types import BYTES, EXISTING_FILE
@@ -43,6 +43,7 @@ def _check_forms(
     help="Memory that PyTorch may reserve, such as 16G or 16GiB.  [default: the trace's limit]",
 )
 @link_options
+@host_option
 @click.option(
     "--out",
     "files",
@@ -56,7 +57,12 @@ def _check_forms(
 )
 @json_option
 def command(
-    trace: Path, gpu_memory: int | None, link: Link, files: tuple[Path, ...], as_json: bool
+    trace: Path,
+    gpu_memory: int | None,
+    link: Link,
+    host_memory: int | None,
+    files: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Show what an iteration needs, what LMS would swap, and what that would cost.
 
@@ -71,6 +77,7 @@ def command(
         gpu_memory or recorded.limit_bytes,
         link,
         lambda amounts: counted("simulate", amounts),
+        host_memory,
     )
     if not files and not as_json:
         files = (Path(f"{trace.name.removesuffix('.gz').removesuffix('.json')}.html"),)

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from lmsbuild import console
-from lmsbuild.cli.machine_options import link_options, machine
+from lmsbuild.cli.machine_options import host_option, link_options, machine
 from lmsbuild.cli.options import json_option
 from lmsbuild.cli.progress import counted
 from lmsbuild.cli.types import BYTES, EXISTING_FILE
@@ -36,8 +36,15 @@ from lmsbuild.tools.cache import default_cache
     "  [default: the trace's limit]",
 )
 @link_options
+@host_option
 @json_option
-def command(trace: Path, memories: tuple[int, ...], link: Link, as_json: bool) -> None:
+def command(
+    trace: Path,
+    memories: tuple[int, ...],
+    link: Link,
+    host_memory: int | None,
+    as_json: bool,
+) -> None:
     """Predict how long an iteration takes with less GPU memory, or with another link.
 
     TRACE is a file that torch.cuda.lms.record() has written. Computation takes as long as it took
@@ -48,7 +55,7 @@ def command(trace: Path, memories: tuple[int, ...], link: Link, as_json: bool) -
     found: list[tuple[int, Simulation | TraceError]] = []
     for memory in counted("simulate", memories or (recorded.limit_bytes,)):
         try:
-            found.append((memory, compiled.simulate(recorded, machine(memory, link))))
+            found.append((memory, compiled.simulate(recorded, machine(memory, link), host_memory)))
         except TraceError as error:
             if len(memories) < 2:
                 raise
@@ -96,17 +103,21 @@ def _show(memory: int, simulation: Simulation) -> None:
     table.add_row("planned transfers", *_cells(simulation.planned))
     table.add_row("lower bound", _ms(simulation.bound_seconds), "", "", "", "")
     console.table(table)
+    console.out.print(
+        f"host memory: LMS pins at least {_gb(simulation.host_least_bytes)} for what is swapped, "
+        f"and up to {_gb(simulation.host_most_bytes)} where there is enough"
+    )
 
 
 def _compare(found: list[tuple[int, Simulation | TraceError]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("GPU memory", justify="right")
-    for heading in ("on demand", "planned", "lower bound", "to the host", "to the GPU"):
+    for heading in ("on demand", "planned", "lower bound", "to the host", "to the GPU", "pinned"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for memory, result in found:
         if isinstance(result, TraceError):
-            table.add_row(_gb(memory), "", "", "", "", "", str(result))
+            table.add_row(_gb(memory), "", "", "", "", "", "", str(result))
             continue
         table.add_row(
             _gb(memory),
@@ -115,6 +126,7 @@ def _compare(found: list[tuple[int, Simulation | TraceError]]) -> None:
             _ms(result.bound_seconds),
             _gb(result.planned.bytes_out),
             _gb(result.planned.bytes_in),
+            _gb(result.host_least_bytes),
             "LMS is not necessary" if result.fits else "",
         )
     console.table(table)

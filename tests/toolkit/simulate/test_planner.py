@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
 from lmsbuild.errors import TraceError
+from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.planner import Machine, Planner, Simulation
 from lmsbuild.simulate.trace import read_trace
 from tests.toolkit.simulate.traces import MB, Recording, training
@@ -157,3 +158,54 @@ def test_mistakes(
     assert "alone needs" in err
     _, err = run(monkeypatch, cache, path, "--gpu-memory", "10M", code=TraceError.exit_code)
     assert "alone needs" in err
+
+
+# Host memory -------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+def test_host_memory(compiled: Planner, tmp_path: Path) -> None:
+    trace = read_trace(training(LAYERS).write(tmp_path / "trace.json"))
+    given = Machine(limit=PEAK - 25 * MB, out_rate=1e9, in_rate=1e9, overhead=0)
+    found = compiled.simulate(trace, given)
+    # At least what is too much, and at most everything that is swapped.
+    most = max(found.planned.bytes_out, found.on_demand.bytes_out)
+    assert 25 * MB <= found.host_least_bytes <= most + 2 * MIB
+    assert found.host_least_bytes % (2 * MIB) == 0, "huge pages"
+    assert found.host_most_bytes == found.host_least_bytes + 2 * 8 * MIB, "two slabs ahead"
+    assert compiled.simulate(trace, given, found.host_least_bytes) == found
+    message = r"does not fit: what is swapped needs [\d.]+ MB of host memory, and [\d.]+ MB are th"
+    with pytest.raises(TraceError, match=message):
+        compiled.simulate(trace, given, found.host_least_bytes - 1)
+
+
+def test_no_host_memory_is_needed_where_everything_fits(compiled: Planner, tmp_path: Path) -> None:
+    trace = read_trace(training(LAYERS).write(tmp_path / "trace.json"))
+    given = Machine(limit=1000 * MB, out_rate=1e9, in_rate=1e9, overhead=0)
+    found = compiled.simulate(trace, given, host_memory=0)
+    assert (found.host_least_bytes, found.host_most_bytes) == (0, 0)
+
+
+def test_slabs_grow(compiled: Planner) -> None:
+    host = lms_report.module("host")
+    assert host.least(1) == 2 * MIB
+    assert host.most(1 << 30) == (1 << 30) + 2 * 52 * MIB, "a twentieth, in huge pages"
+    assert host.most(100 << 30) == (100 << 30) + 2 * 512 * MIB
+
+
+def test_the_command_with_host_memory(
+    compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(training(LAYERS).write(tmp_path / "trace.json"))
+    few = (path, "--gpu-memory", "80M", "--link", "1G")
+    out, _ = run(monkeypatch, cache, *few)
+    assert re.search(r"LMS pins at least 0.0\d GB for what is swapped, and up to 0.0\d GB", out)
+    _, err = run(monkeypatch, cache, *few, "--host-memory", "1M", code=TraceError.exit_code)
+    assert "what is swapped needs" in err
+    assert "use more host memory" in err
+    out, _ = run(monkeypatch, cache, *few, "--gpu-memory", "200M", "--host-memory", "1M", "--json")
+    tight, ample = json.loads(out)["simulations"]
+    assert "of host memory" in tight["problem"]
+    assert ample["fits"]
+    assert ample["host_least_bytes"] == 0

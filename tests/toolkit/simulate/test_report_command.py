@@ -86,3 +86,13 @@ def test_no_picture_without_matplotlib(
     (line,) = err.splitlines()
     assert line.startswith("lmsbuild: error: a PNG needs matplotlib: pip install matplotlib")
     assert [path.name for path in tmp_path.iterdir()] == ["in"], "nothing is written"
+
+
+def test_host_memory(trace: str, tmp_path: Path) -> None:
+    out, _ = run(trace, *SMALL, "--json", "--host-memory", "1G")
+    told = json.loads(out)
+    assert told["host_memory"] == 1000 * MB
+    assert 0 < told["host_least_bytes"] < told["host_most_bytes"] < 200 * MB
+    _, err = run(trace, *SMALL, "--host-memory", "1M", code=TraceError.exit_code)
+    assert "does not fit: what is swapped needs" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"], "nothing is written"

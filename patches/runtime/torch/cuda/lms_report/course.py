@@ -6,6 +6,8 @@ import heapq
 
 from .planner import DROP, IN, OUT
 
+_PAGE = 4096  # bytes: buffers on the host are whole pages
+
 Transfer = collections.namedtuple("Transfer", "kind block begin end")
 Absence = collections.namedtuple("Absence", "block begin end offset")
 Absence.__doc__ = """A block is not on the GPU.
@@ -25,8 +27,8 @@ class History:
         prediction (planner.Prediction): its totals.
         starts (list of planner.Start): of each operator.
         gpu (list of (float, int)): seconds, and GPU memory in use from then on, in bytes.
-        host (list of (float, int)): the same of host memory. It is the least that is needed: LMS
-            keeps copies for longer if there is room.
+        host (list of (float, int)): the same of host memory, in whole pages. It is the least
+            that is needed: LMS keeps copies for longer if there is room.
         host_peak_bytes (int): the most of it.
         transfers (list of Transfer): one that goes on past the end is two.
         absences (list of Absence): the same.
@@ -51,7 +53,7 @@ class History:
             for begin, end in self._pieces(movement.begin, movement.end)
         ]
         held = [
-            (begin, end, self._blocks[block].bytes)
+            (begin, end, -(-self._blocks[block].bytes // _PAGE) * _PAGE)
             for block, movements in of_block.items()
             for begin, end in self._held(block, movements)
         ]

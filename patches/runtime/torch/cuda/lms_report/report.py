@@ -2,7 +2,7 @@ r"""All that is said of an iteration, in whatever form."""
 
 import collections
 
-from . import planner
+from . import host, planner
 from .course import History
 from .events import measured
 from .phase import phases_of
@@ -53,23 +53,33 @@ class Report:
         out_rate, in_rate (float): bytes per second to the host and to the GPU.
         link (str): what the link is called.
         counted (callable): is given a list and yields its items, to show progress.
+        host_memory (int): bytes of host memory that LMS may pin; None if there is enough.
 
     Raises:
-        planner.PlannerError: there is no complete iteration, or the memory is too little.
+        planner.PlannerError: there is no complete iteration, or a memory is too little.
     """
 
     def __init__(
-        self, library, recording, source, gpu_memory, out_rate, in_rate, link, counted=iter
+        self,
+        library,
+        recording,
+        source,
+        gpu_memory,
+        out_rate,
+        in_rate,
+        link,
+        counted=iter,
+        host_memory=None,
     ):
         self.source = source
         self.measured = measured(recording.events)
         self.gpu_memory = gpu_memory
         self.out_rate, self.in_rate, self.link = out_rate, in_rate, link
-        self._simulate = lambda *machine: planner.simulate(
-            library, recording, planner.machine(*machine)
-        )
+        self.host_memory = host_memory
+        self._find = lambda machine: host.checked_timeline(library, recording, machine, host_memory)
+        self._simulate = lambda machine: planner.simulate(library, recording, machine)
         self.machine = planner.machine(gpu_memory, out_rate, in_rate)
-        self.timeline = planner.timeline(library, recording, self.machine)
+        self.timeline = self._find(self.machine)
         self.totals = self.timeline.totals
         self.phases = phases_of([op.name for op in self.timeline.operators])
         self.roles = roles_of(self.timeline.blocks, self.timeline.accesses, self.phases)
@@ -92,6 +102,12 @@ class Report:
         return self._enough_for(self.timeline.operators[self.largest].needed_bytes)
 
     @property
+    def host_bytes(self):
+        r"""(int, int): bytes that LMS pins at least, and where the host has enough memory."""
+        needed = host.needed(self.timeline)
+        return host.least(needed), host.most(needed)
+
+    @property
     def swapped(self):
         r"""OrderedDict of str to int: bytes that the plan copies to the host, by role."""
         found = collections.OrderedDict((role, 0) for role in ROLES)
@@ -107,8 +123,11 @@ class Report:
         return max(most, self.machine.limit) if self.machine.limit < _FAR * most else most
 
     def _at(self, gpu_memory, times=1):
+        machine = planner.machine(gpu_memory, self.out_rate * times, self.in_rate * times)
         try:
-            return self._simulate(gpu_memory, self.out_rate * times, self.in_rate * times)
+            if self.host_memory is None:
+                return self._simulate(machine)
+            return self._find(machine).totals
         except planner.PlannerError:
             return None
 

@@ -118,6 +118,7 @@ def _swapped(report):
         ["to the host"] + [size(course.prediction.bytes_out) for course in courses],
         ["to the GPU"] + [size(course.prediction.bytes_in) for course in courses],
         ["host memory, at least"] + [size(course.host_peak_bytes) for course in courses],
+        ["host memory that LMS pins", "up to {}".format(size(report.host_bytes[1])), ""],
         ["peak of GPU memory"] + [size(course.prediction.peak_bytes) for course in courses],
     ]
     rows += [
