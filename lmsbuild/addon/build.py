@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from lmsbuild import console
 from lmsbuild.addon import metadata
-from lmsbuild.addon.metadata import DIST_INFO, PACKAGE
+from lmsbuild.addon.metadata import DIST_INFO, PACKAGE, PACKAGE_FILE, RELEASES, RUNTIME
 from lmsbuild.addon.release import Release, check, release_of
 from lmsbuild.addon.request import AddonRequest
 from lmsbuild.errors import AddonTagError
@@ -26,10 +26,6 @@ from lmsbuild.tools.report import Report, prefixed
 from lmsbuild.wheel import integrity, record
 from lmsbuild.wheel.graft import make_parts
 from lmsbuild.wheel.request import LOCK_FILE, GraftRequest, require_space
-
-RELEASES = f"{PACKAGE}/releases"
-RUNTIME = f"{PACKAGE}/runtime"
-PACKAGE_FILE = f"{PACKAGE}/package.json"
 
 # Of every member, so that the same inputs give the same bytes. No older date fits into a wheel.
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -14,6 +14,11 @@ PROJECT = "torch-lms"
 PACKAGE = "torch_lms"
 DIST_INFO = f"{PACKAGE}-{lmsbuild.__version__}.dist-info"
 
+# Folders and files of the package.
+RELEASES = f"{PACKAGE}/releases"
+RUNTIME = f"{PACKAGE}/runtime"
+PACKAGE_FILE = f"{PACKAGE}/package.json"
+
 # `import torch` loads it; see torch._import_device_backends().
 ENTRY_POINTS = f"[torch.backends]\n{PACKAGE} = {PACKAGE}:autoload\n"
 

@@ -115,12 +115,13 @@ def _read(path: Path, wheel: zipfile.ZipFile) -> _Subject:
         rows={row.path: row for row in integrity.read_record(wheel)},
         version=version,
         provenance=origin,
-        library=_library(wheel, LIBRARY_MEMBER),
-        seam=_library(wheel, SEAM_MEMBER),
+        library=read_library(wheel, LIBRARY_MEMBER),
+        seam=read_library(wheel, SEAM_MEMBER),
     )
 
 
-def _library(wheel: zipfile.ZipFile, member: str) -> elf.Library | None:
+def read_library(wheel: zipfile.ZipFile, member: str) -> elf.Library | None:
+    """A member of a wheel as a shared library; None if it is none."""
     if member not in wheel.NameToInfo:
         return None
     try:
@@ -255,15 +256,20 @@ def _exports(subject: _Subject) -> Check:
     if subject.library is None:
         return Check(name="C interface", problems=["no library to look at"])
     exported = subject.library.exported
+    problems = export_problems(subject.library)
+    return Check(name="C interface", detail=f"{len(exported)} functions", problems=problems)
+
+
+def export_problems(library: elf.Library) -> list[str]:
+    """What is wrong with the functions that a library exports."""
+    exported = library.exported
     wanted = {EXPORT_PREFIX + name.removesuffix("_lms") for name in API}
     wanted.add(EXPORT_PREFIX + "abi_version")
-    problems = [f"{name} is not exported" for name in sorted(wanted - exported)]
-    problems += [
+    return [f"{name} is not exported" for name in sorted(wanted - exported)] + [
         f"{name} is exported, but not part of the interface"
         for name in sorted(exported)
         if not name.startswith(EXPORT_PREFIX)
     ]
-    return Check(name="C interface", detail=f"{len(exported)} functions", problems=problems)
 
 
 def _api(subject: _Subject) -> Check:
@@ -279,10 +285,7 @@ def _api(subject: _Subject) -> Check:
         except (SyntaxError, ValueError, LmsbuildError) as error:
             problems.append(f"{member} cannot be read: {error}")
     if API_MODULE in trees:
-        defined = {
-            node.name for node in trees[API_MODULE].body if isinstance(node, ast.FunctionDef)
-        }
-        problems += [f"torch.cuda.lms has no {name}" for name in API if name not in defined]
+        problems += api_problems(trees[API_MODULE])
     if API_PACKAGE in trees:
         imported = set(_imported_from_lms(trees[API_PACKAGE]))
         problems += [
@@ -291,6 +294,12 @@ def _api(subject: _Subject) -> Check:
             if name not in imported and "*" not in imported
         ]
     return Check(name="Python interface", detail=f"{len(API)} functions", problems=problems)
+
+
+def api_problems(module: ast.Module) -> list[str]:
+    """Which of the functions of API a module lacks that should be torch.cuda.lms."""
+    defined = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    return [f"torch.cuda.lms has no {name}" for name in API if name not in defined]
 
 
 def _imported_from_lms(tree: ast.Module) -> Iterator[str]:

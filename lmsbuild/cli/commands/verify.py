@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from lmsbuild import console
+from lmsbuild.addon.verify import is_addon, verify_addon
 from lmsbuild.cli.options import json_option
 from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.cli.types import EXISTING_FILE
@@ -28,7 +29,8 @@ from lmsbuild.wheel.verify import Check, verify
 @json_option
 def command(wheel: Path, base: Path | None, as_json: bool) -> None:
     """Check WHEEL: RECORD true and complete, upstream's binaries untouched, symbols within its
-    manylinux tag, one LMS library, the API present."""
+    manylinux tag, one LMS library, the API present. Of torch-lms: a library for each release, and
+    nothing of upstream's."""
     done, total = 0, _unpacked_size(wheel)
     with StageDisplay() as display:
 
@@ -37,7 +39,12 @@ def command(wheel: Path, base: Path | None, as_json: bool) -> None:
             done += amount
             display.report("check", done, total)
 
-        checks = verify(wheel, base, advance)
+        if is_addon(wheel):
+            if base is not None:
+                raise click.UsageError("torch-lms is made from no single wheel: leave --base out")
+            checks = verify_addon(wheel, advance)
+        else:
+            checks = verify(wheel, base, advance)
     problems = [f"{check.name}: {problem}" for check in checks for problem in check.problems]
     if as_json:
         told = [dataclasses.asdict(check) for check in checks]
