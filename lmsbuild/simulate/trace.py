@@ -71,12 +71,13 @@ def read_trace(path: Path) -> Trace:
             f"version {_EVENTS.VERSION}; use the lmsbuild that built that PyTorch"
         )
     try:
-        return _trace(text)
+        return parse_trace(text)
     except (KeyError, TypeError, ValueError, struct.error) as error:
         raise TraceError(f"{path} is damaged; record it again", detail=repr(error)) from error
 
 
-def _trace(text: dict[str, Any]) -> Trace:
+def parse_trace(text: dict[str, Any]) -> Trace:
+    """A trace from what its file has as JSON. A damaged one raises KeyError and the like."""
     return Trace(
         torch=str(text["torch"]),
         gpu=str(text["gpu"]),
