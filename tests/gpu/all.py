@@ -35,6 +35,7 @@ PARTS = {
         command=("tests/gpu/acceptance.py", "--out", "{out}", "--rows", "memory", "limit12"),
         seconds=120,
     ),
+    "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300),
     "compiled": Part(command=("tests/gpu/compiled.py", "--out", "{out}"), seconds=600),
     "overhead": Part(command=("tests/gpu/overhead.py", "--out", "{out}"), seconds=180),
     "tests": Part(

@@ -17,6 +17,7 @@ void* find_library(const char* name, int flags) {
 #include <torch/csrc/cuda/lms/kernel/checker.cpp>
 #include <torch/csrc/cuda/lms/kernel/checksum.cpp>
 #include <torch/csrc/cuda/lms/kernel/module.cpp>
+#include <torch/csrc/cuda/lms/kernel/zeroed.cpp>
 
 using namespace torch::cuda::lms;
 

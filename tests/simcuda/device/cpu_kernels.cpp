@@ -31,7 +31,7 @@ constexpr char kBefore[] = R"cpp(
     void* state;
     void* (*view)(const void*);
     int (*touch)(void*, const void*, size_t, int);
-    void (*wrote)(void*, const void*, size_t);
+    void (*used)(void*, const void*, size_t, int);
   };
   static thread_local const Hooks* hooks;
 
@@ -49,7 +49,8 @@ constexpr char kBefore[] = R"cpp(
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 #define LMS_THREADS 1
-#define LMS_WRITES(pointer, size) hooks->wrote(hooks->state, pointer, size)
+#define LMS_READS(pointer, size) hooks->used(hooks->state, pointer, size, 0)
+#define LMS_WRITES(pointer, size) hooks->used(hooks->state, pointer, size, 1)
 
   static inline void __syncthreads() {}
   static inline void __threadfence() {}
@@ -76,18 +77,21 @@ constexpr char kBefore[] = R"cpp(
 
 constexpr char kAfter[] = R"cpp(
   template <typename T>
-  static bool adopt(const Hooks&, T&) {
+  static bool adopt(const Hooks&, T&, long) {
     return true;
   }
   template <typename T>
-  static bool adopt(const Hooks& hooks, T*& pointer) {
+  static bool adopt(const Hooks& hooks, T*& pointer, int) {
     const bool allowed = hooks.touch(hooks.state, pointer, sizeof(T), !std::is_const<T>::value);
     pointer = static_cast<T*>(hooks.view(pointer));
     return allowed;
   }
-  static bool adopt(const Hooks& hooks, Bytes& bytes) {
-    const bool allowed = hooks.touch(hooks.state, bytes.data, bytes.size, 0);
-    bytes.data = static_cast<const char*>(hooks.view(bytes.data));
+  template <typename T>
+  static auto adopt(const Hooks& hooks, T& range, int) -> decltype(range.data, range.size, true) {
+    using Data = decltype(range.data);
+    const bool writes = !std::is_const<std::remove_pointer_t<Data>>::value;
+    const bool allowed = hooks.touch(hooks.state, range.data, range.size, writes);
+    range.data = static_cast<Data>(hooks.view(range.data));
     return allowed;
   }
 
@@ -103,7 +107,7 @@ constexpr char kAfter[] = R"cpp(
         [&](auto&... parameter) {
           ((parameter = *static_cast<std::decay_t<decltype(parameter)>*>(parameters[index++])),
            ...);
-          ((allowed = adopt(*hooks, parameter) && allowed), ...);
+          ((allowed = adopt(*hooks, parameter, 0) && allowed), ...);
         },
         work);
     return allowed ? new Work(work) : nullptr;

@@ -2,9 +2,9 @@
 //
 // A kernel runs its blocks one after another, each with one thread. Source code that supports this
 // uses LMS_THREADS, which is 1 here. The parameters tell which memory a kernel uses: it writes the
-// memory behind a pointer (or only reads it, if the pointer is const), and the memory that a
-// parameter `Bytes` describes. Writes to other memory are declared with LMS_WRITES. Other pointers
-// in structures point to host memory.
+// memory behind a pointer (or only reads it, if the pointer is const), and so for the memory that a
+// structure with the members `data` and `size` describes. What it does with other memory is
+// declared with LMS_READS and LMS_WRITES. Other pointers in structures point to host memory.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct KernelHooks {
   void* (*view)(const void* pointer);
   // Whether the kernel, which is about to be enqueued, may access the bytes.
   int (*touch)(void* state, const void* pointer, size_t size, int write);
-  // The kernel is running and writes the bytes.
-  void (*wrote)(void* state, const void* pointer, size_t size);
+  // The kernel is running, and reads or writes the bytes.
+  void (*used)(void* state, const void* pointer, size_t size, int write);
 };
 
 bool for_the_cpu(const std::string& source);

@@ -56,13 +56,14 @@ int touch(void* stream, const void* pointer, size_t size, int write) {
   return 1;
 }
 
-// In asynchronous mode, the stream's clock may have advanced when the kernel runs, so its writes
-// are only checked in synchronous mode.
-void wrote(void* stream, const void* pointer, size_t size) {
+// In asynchronous mode, the stream's clock may have advanced when the kernel runs, so this is only
+// checked in synchronous mode.
+void used(void* stream, const void* pointer, size_t size, int write) {
   if (state().options.async)
     return;
   const Lock lock(state().mutex);
-  access(*static_cast<Stream*>(stream), pointer, size, AccessKind::kWrite);
+  access(
+      *static_cast<Stream*>(stream), pointer, size, write ? AccessKind::kWrite : AccessKind::kRead);
 }
 
 } // namespace
@@ -145,13 +146,13 @@ SIMCUDA_API cudaError_t cuLaunchKernel(
         this_thread().device != stream->device)
       return cudaErrorInvalidResourceHandle;
     machine.begin_operation(*stream);
-    const KernelHooks hooks{stream, view, touch, wrote};
+    const KernelHooks hooks{stream, view, touch, used};
     work = kernel->prepare(&hooks, parameters);
   }
   if (work == nullptr)
     return cudaErrorIllegalAddress;
   stream->queue->push([=] {
-    const KernelHooks hooks{stream, view, touch, wrote};
+    const KernelHooks hooks{stream, view, touch, used};
     kernel->run(&hooks, work, blocks);
   });
   return cudaSuccess;

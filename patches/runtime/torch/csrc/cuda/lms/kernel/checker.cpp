@@ -19,36 +19,9 @@ constexpr unsigned kCheckBlocks = 4; // per multiprocessor
 // Four blocks of 512 threads saturate the link. Most of the time there is nothing to restore.
 constexpr unsigned kRestoreBlocks = 8;
 
-// A separate stream, so that waiting for it waits for no other work.
-class Stream {
- public:
-  Stream() {
-    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  ~Stream() {
-    if (cudaStreamDestroy(stream_) != cudaSuccess) {
-      (void)cudaGetLastError();
-    }
-  }
-  operator cudaStream_t() const {
-    return stream_;
-  }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
 } // namespace
 
 // At process exit, the driver may already be unloaded. The error can be ignored then.
-void Checker::DeviceFree::operator()(checksum::Slot* slots) const {
-  if (cudaFree(slots) != cudaSuccess) {
-    (void)cudaGetLastError();
-  }
-}
-
 void Checker::HostFree::operator()(uint32_t* counts) const {
   if (cudaFreeHost(counts) != cudaSuccess) {
     (void)cudaGetLastError();
@@ -102,7 +75,10 @@ Checker::Slot Checker::take() {
   if (free_.empty()) {
     free_.reserve((tables_.size() + 1) * kTable); // so that give() cannot fail
     const size_t first = tables_.size() * kTable;
-    tables_.push_back({zeroed_slots(), zeroed_counts(kTable), std::vector<uint32_t>(kTable)});
+    tables_.push_back(
+        {zeroed(kTable * sizeof(checksum::Slot)),
+         zeroed_counts(kTable),
+         std::vector<uint32_t>(kTable)});
     for (size_t i = kTable; i > 0; --i) {
       free_.push_back(static_cast<Slot>(first + i - 1));
     }
@@ -116,18 +92,6 @@ void Checker::give(Slot slot) {
   free_.push_back(slot);
 }
 
-// The slots are zeroed before any stream can use them, for which the host waits once.
-Checker::Slots Checker::zeroed_slots() {
-  constexpr size_t bytes = kTable * sizeof(checksum::Slot);
-  void* memory = nullptr;
-  C10_CUDA_CHECK(cudaMalloc(&memory, bytes));
-  Slots slots(static_cast<checksum::Slot*>(memory));
-  const Stream stream;
-  C10_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream));
-  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
-  return slots;
-}
-
 Checker::Counts Checker::zeroed_counts(size_t count) {
   void* memory = nullptr;
   C10_CUDA_CHECK(cudaHostAlloc(
@@ -137,7 +101,7 @@ Checker::Counts Checker::zeroed_counts(size_t count) {
 }
 
 checksum::Slot* Checker::address(Slot slot) const {
-  return tables_[slot / kTable].slots.get() + slot % kTable;
+  return static_cast<checksum::Slot*>(tables_[slot / kTable].slots.get()) + slot % kTable;
 }
 
 unsigned Checker::blocks(size_t bytes, unsigned most) const {

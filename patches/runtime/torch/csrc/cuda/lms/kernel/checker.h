@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/kernel/checksum.h>
 #include <torch/csrc/cuda/lms/kernel/module.h>
+#include <torch/csrc/cuda/lms/kernel/zeroed.h>
 
 #include <c10/core/Device.h>
 #include <cuda_runtime_api.h>
@@ -65,16 +66,12 @@ class Checker {
   }
 
  private:
-  struct DeviceFree {
-    void operator()(checksum::Slot* slots) const;
-  };
   struct HostFree {
     void operator()(uint32_t* counts) const;
   };
-  using Slots = std::unique_ptr<checksum::Slot, DeviceFree>;
   using Counts = std::unique_ptr<uint32_t, HostFree>;
   struct Table {
-    Slots slots;
+    DeviceMemory slots; // checksum::Slot
     Counts caught; // for each slot, counted by the device
     std::vector<uint32_t> known; // the counts that look() has seen
   };
@@ -82,7 +79,6 @@ class Checker {
   void load();
   void require();
   void look();
-  static Slots zeroed_slots();
   static Counts zeroed_counts(size_t count);
   checksum::Slot* address(Slot slot) const;
   unsigned blocks(size_t bytes, unsigned most) const;

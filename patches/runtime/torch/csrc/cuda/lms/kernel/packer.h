@@ -1,0 +1,89 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/codec/kernels.h>
+#include <torch/csrc/cuda/lms/host/buffer.h>
+#include <torch/csrc/cuda/lms/kernel/module.h>
+#include <torch/csrc/cuda/lms/kernel/zeroed.h>
+
+#include <c10/core/Device.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace torch::cuda::lms {
+
+// Packs blocks of one device into host memory and unpacks them, with the kernels of codec/. All of
+// this runs in stream order, and the host does not wait. Used under the LMS mutex, with the device
+// current. The destructor frees device memory, which waits for the device, so kernels that were
+// launched finish first.
+class Packer {
+ public:
+  explicit Packer(c10::DeviceIndex device);
+  Packer(const Packer&) = delete;
+  Packer& operator=(const Packer&) = delete;
+
+  // The first call for a kind compiles and loads its kernels, which takes seconds unless they are
+  // in the cache. If that fails, it is not tried again. Never throws.
+  bool available(codec::Kind kind);
+  // One line that says why a kind is not available; empty while no reason is known.
+  const std::string& why(codec::Kind kind) const {
+    return of(kind).why;
+  }
+
+  // Whether the kernels can pack a block of this many bytes at this address into a buffer. The
+  // buffer needs codec::buffer_bytes(bytes). It may have up to codec::kParts parts, because that
+  // many are passed to a kernel.
+  static bool fits(const void* data, size_t bytes, const HostBuffer& buffer);
+
+  // Packs a block into the buffer, with at most `blocks` thread blocks. What is packed one after
+  // the other has to be on the same stream, or on streams that wait for each other. Throws
+  // c10::Error if the kind is not available, if the block does not fit, or if the launch fails.
+  void pack(
+      codec::Kind kind,
+      const void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      unsigned blocks,
+      cudaStream_t stream);
+
+  // The reverse. `bytes` and `kind` have to be those of pack(); the number of thread blocks may be
+  // another one.
+  void unpack(
+      codec::Kind kind,
+      void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      unsigned blocks,
+      cudaStream_t stream);
+
+  // What pack() wrote. Only valid when it has finished.
+  static codec::Summary summary(const HostBuffer& buffer);
+
+ private:
+  struct Kernels {
+    bool tried = false;
+    std::string why;
+    std::unique_ptr<Module> module;
+    Module::Kernel pack = nullptr;
+    Module::Kernel unpack = nullptr;
+  };
+
+  Kernels& of(codec::Kind kind) {
+    return kernels_[static_cast<size_t>(kind)];
+  }
+  const Kernels& of(codec::Kind kind) const {
+    return kernels_[static_cast<size_t>(kind)];
+  }
+  void load(codec::Kind kind);
+  const Kernels& required(codec::Kind kind, const void* data, size_t bytes, const HostBuffer& host);
+
+  const c10::DeviceIndex device_;
+  std::array<Kernels, codec::kKinds> kernels_;
+  DeviceMemory tally_; // codec::Tally
+};
+
+} // namespace torch::cuda::lms

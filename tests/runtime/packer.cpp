@@ -1,0 +1,120 @@
+// A C interface of the runtime's Packer, for tests. A function that fails returns a negative
+// number, and packer_error() returns the reason.
+#include <torch/csrc/cuda/lms/codec/kernels.cpp>
+#include <torch/csrc/cuda/lms/codec/kind.cpp>
+#include <torch/csrc/cuda/lms/kernel/cache.cpp>
+#include <torch/csrc/cuda/lms/kernel/library.cpp>
+#include <torch/csrc/cuda/lms/kernel/module.cpp>
+#include <torch/csrc/cuda/lms/kernel/packer.cpp>
+#include <torch/csrc/cuda/lms/kernel/zeroed.cpp>
+
+using namespace torch::cuda::lms;
+
+namespace {
+
+std::string failure;
+
+template <typename Work>
+int attempt(Work work) {
+  try {
+    work();
+    return 0;
+  } catch (const c10::Error& error) {
+    failure = error.what_without_backtrace();
+    return -1;
+  }
+}
+
+HostBuffer buffer_of(char* const* parts, const size_t* sizes, size_t count) {
+  HostBuffer host;
+  for (size_t i = 0; i < count; ++i) {
+    host.add(parts[i], sizes[i]);
+  }
+  return host;
+}
+
+} // namespace
+
+extern "C" {
+
+const char* packer_error() {
+  return failure.c_str();
+}
+
+// Resets the state to that of a process that has not compiled anything yet.
+void packer_forget_images() {
+  loaded().clear();
+}
+
+int packer_kind_of(const char* scalar_type) {
+  return static_cast<int>(codec::kind_of(scalar_type));
+}
+
+size_t packer_buffer_bytes(size_t bytes) {
+  return codec::buffer_bytes(bytes);
+}
+
+Packer* packer_new(int device) {
+  return new Packer(static_cast<c10::DeviceIndex>(device));
+}
+
+void packer_delete(Packer* packer) {
+  delete packer;
+}
+
+bool packer_available(Packer* packer, int kind) {
+  return packer->available(static_cast<codec::Kind>(kind));
+}
+
+const char* packer_why(Packer* packer, int kind) {
+  return packer->why(static_cast<codec::Kind>(kind)).c_str();
+}
+
+bool packer_fits(
+    const void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count) {
+  return Packer::fits(data, bytes, buffer_of(parts, sizes, count));
+}
+
+int packer_pack(
+    Packer* packer,
+    int kind,
+    void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count,
+    unsigned blocks,
+    cudaStream_t stream) {
+  return attempt([&] {
+    const HostBuffer host = buffer_of(parts, sizes, count);
+    packer->pack(static_cast<codec::Kind>(kind), data, bytes, host, blocks, stream);
+  });
+}
+
+int packer_unpack(
+    Packer* packer,
+    int kind,
+    void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count,
+    unsigned blocks,
+    cudaStream_t stream) {
+  return attempt([&] {
+    const HostBuffer host = buffer_of(parts, sizes, count);
+    packer->unpack(static_cast<codec::Kind>(kind), data, bytes, host, blocks, stream);
+  });
+}
+
+uint64_t packer_written(char* part) {
+  HostBuffer host;
+  host.add(part, sizeof(codec::Summary));
+  return Packer::summary(host).written;
+}
+
+} // extern "C"

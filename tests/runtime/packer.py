@@ -1,0 +1,140 @@
+"""The runtime's Packer, compiled for the torch under test, with a C interface (packer.cpp)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from cxx import CUDA_OPTIONS, HERE, compile_cxx
+
+Parts = Sequence["tuple[int, int]"]  # (address, bytes) of pinned host memory
+
+
+class PackError(RuntimeError):
+    """An exception of the runtime's C++ code."""
+
+
+def load(folder: Path, *options: str) -> ctypes.CDLL:
+    """Compiles the packer into a library in the folder."""
+    library = folder / "packer.so"
+    compile_cxx(HERE / "packer.cpp", library, "-shared", "-fPIC", *CUDA_OPTIONS, *options)
+    return opened(library)
+
+
+def opened(library: Path | str) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(library))
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    parts = (pointer, pointer, size)
+    for name, result, *parameters in (
+        ("error", ctypes.c_char_p),
+        ("forget_images", None),
+        ("kind_of", number, ctypes.c_char_p),
+        ("buffer_bytes", size, size),
+        ("new", pointer, number),
+        ("delete", None, pointer),
+        ("available", ctypes.c_bool, pointer, number),
+        ("why", ctypes.c_char_p, pointer, number),
+        ("fits", ctypes.c_bool, pointer, size, *parts),
+        ("pack", number, pointer, number, pointer, size, *parts, ctypes.c_uint, pointer),
+        ("unpack", number, pointer, number, pointer, size, *parts, ctypes.c_uint, pointer),
+        ("written", ctypes.c_uint64, pointer),
+    ):
+        function = getattr(loaded, f"packer_{name}")
+        function.restype, function.argtypes = result, parameters
+    return loaded
+
+
+class Packer:
+    """The runtime's Packer of one device. Streams are torch.cuda.Stream, or None for the default.
+
+    Kinds are numbers, see kind_of().
+    """
+
+    def __init__(self, library: ctypes.CDLL, device: int = 0) -> None:
+        self._library = library
+        self._self = library.packer_new(device)
+
+    def close(self) -> None:
+        if self._self:
+            self._library.packer_delete(self._self)
+            self._self = None
+
+    def __enter__(self) -> Packer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def kind_of(self, dtype: torch.dtype | str) -> int:
+        """The kind of torch's type, or of the type with this name in C++; 0: it is not packed."""
+        name = dtype if isinstance(dtype, str) else SCALAR_TYPES.get(dtype, "")
+        return int(self._library.packer_kind_of(name.encode()))
+
+    def buffer_bytes(self, size: int) -> int:
+        return int(self._library.packer_buffer_bytes(size))
+
+    def available(self, kind: int) -> bool:
+        return bool(self._library.packer_available(self._self, kind))
+
+    def why(self, kind: int) -> str:
+        return str(self._library.packer_why(self._self, kind).decode())
+
+    def fits(self, data: int, size: int, parts: Parts) -> bool:
+        return bool(self._library.packer_fits(data, size, *_parts(parts)))
+
+    def pack(
+        self,
+        kind: int,
+        data: int,
+        size: int,
+        parts: Parts,
+        blocks: int = 32,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._run("pack", kind, data, size, parts, blocks, stream)
+
+    def unpack(
+        self,
+        kind: int,
+        data: int,
+        size: int,
+        parts: Parts,
+        blocks: int = 32,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self._run("unpack", kind, data, size, parts, blocks, stream)
+
+    def written(self, parts: Parts) -> int:
+        """Bytes that pack() wrote to the buffer. Wait for it first."""
+        return int(self._library.packer_written(parts[0][0]))
+
+    def _run(self, name, kind, data, size, parts, blocks, stream) -> None:
+        handle = stream.cuda_stream if stream else 0
+        call = getattr(self._library, f"packer_{name}")
+        if call(self._self, kind, data, size, *_parts(parts), blocks, handle) < 0:
+            raise PackError(self._library.packer_error().decode())
+
+
+SCALAR_TYPES = {
+    torch.bfloat16: "BFloat16",
+    torch.float16: "Half",
+    torch.float32: "Float",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+}
+"""torch's types by their names in C++; float8 is not in every release."""
+for _name in ("float8_e4m3fn", "float8_e5m2"):
+    if hasattr(torch, _name):
+        SCALAR_TYPES[getattr(torch, _name)] = _name.replace("f", "F", 1)
+
+
+def _parts(parts: Parts) -> tuple[object, object, int]:
+    addresses = (ctypes.c_void_p * len(parts))(*[address for address, _ in parts])
+    sizes = (ctypes.c_size_t * len(parts))(*[length for _, length in parts])
+    return addresses, sizes, len(parts)

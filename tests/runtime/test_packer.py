@@ -1,0 +1,333 @@
+"""The codec's kernels, launched as on a GPU: what they write, their order, and what fails.
+
+On the simulated device the very source that a GPU gets runs on the CPU. tests/codec tests the
+format, and tests/gpu/codec.py is for a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from hardware import simulated
+from packer import Packer, PackError, load
+from simcuda.process import run_sim
+from tensors import raw_address
+
+KIB = 1 << 10
+ALIGN = 4 * KIB
+SIZES = (1, 15, 2 * KIB - 1, 2 * KIB, 2 * KIB + 1, 32 * KIB, 33 * KIB + 6, 300_001)  # bytes
+KINDS = list(range(1, 10))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return load(tmp_path_factory.mktemp("packer"))
+
+
+@pytest.fixture(autouse=True)
+def cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: ctypes.CDLL, clean_slate: None
+) -> Path:
+    """Each test compiles anew, into a folder of its own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PYTORCH_KERNEL_CACHE_PATH", str(folder))
+    library.packer_forget_images()
+    torch.cuda.set_enabled_lms(False)
+    return folder
+
+
+@pytest.fixture
+def packer(library: ctypes.CDLL, cache: Path) -> Iterator[Packer]:
+    with Packer(library) as made:
+        yield made
+        torch.cuda.synchronize()
+
+
+class Block:
+    """Bytes on the device, and a buffer of pinned host memory in parts."""
+
+    def __init__(self, packer: Packer, values: bytes, parts: int = 1) -> None:
+        self.values = values
+        self.size = len(values)
+        self.device = torch.zeros(self.size + 64, dtype=torch.uint8, device="cuda")
+        self.device[self.size :] = 7
+        self.device[: self.size].copy_(torch.frombuffer(bytearray(values), dtype=torch.uint8))
+        self.address = raw_address(self.device)
+        each = -(-packer.buffer_bytes(self.size) // parts // ALIGN) * ALIGN
+        # Pinned memory begins at a page.
+        self.host = [torch.zeros(each + 64, dtype=torch.uint8).pin_memory() for _ in range(parts)]
+        self.parts = [(part.data_ptr(), each) for part in self.host]
+        torch.cuda.synchronize()
+
+    def assert_comes_back(self) -> None:
+        torch.cuda.synchronize()
+        assert bytes(self.device[: self.size].tolist()) == self.values
+        assert self.device[self.size :].eq(7).all(), "written behind the block"
+        assert all(not part[-64:].any() for part in self.host), "written behind a part"
+
+
+def values_of(size: int, seed: int = 0) -> bytes:
+    """Some chunks of every sort: small numbers, zeros and any bits."""
+    generator = random.Random(seed)
+    values = b""
+    while len(values) < size:
+        sort = generator.randrange(3)
+        values += (
+            bytes(2 * KIB)
+            if sort == 0
+            else generator.randbytes(2 * KIB)
+            if sort == 1
+            else torch.randint(-9, 9, (256,), generator=_seeded(seed)).numpy().tobytes()
+        )
+    return values[:size]
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_bit_comes_back(packer: Packer, kind: int) -> None:
+    assert packer.available(kind), packer.why(kind)
+    assert packer.why(kind) == ""
+    for size in SIZES:
+        for parts, blocks in ((1, 1), (1, 32), (min(3, -(-size // ALIGN)), 2)):
+            block = Block(packer, values_of(size, size), parts)
+            packer.pack(kind, block.address, size, block.parts, blocks)
+            torch.cuda.synchronize()
+            assert 0 < packer.written(block.parts) <= packer.buffer_bytes(size)
+            block.device[:size] = 1
+            packer.unpack(kind, block.address, size, block.parts, blocks + 1)
+            block.assert_comes_back()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [
+        (torch.bfloat16, 0.73),
+        (torch.float16, 0.92),
+        (torch.float32, 0.87),
+        (torch.bool, 0.13),
+        (torch.int64, 0.13),
+    ],
+)
+def test_tensors_shrink(packer: Packer, dtype: torch.dtype, most: float) -> None:
+    values = torch.randn(40_960, generator=_seeded(1))
+    if not dtype.is_floating_point:
+        values = values > 0 if dtype == torch.bool else values * 20
+    kind, values = packer.kind_of(dtype), values.to(dtype)
+    block = Block(packer, values.view(torch.uint8).numpy().tobytes())
+    packer.pack(kind, block.address, block.size, block.parts)
+    torch.cuda.synchronize()
+    assert packer.written(block.parts) / block.size < most
+    block.device[: block.size] = 1
+    packer.unpack(kind, block.address, block.size, block.parts)
+    block.assert_comes_back()
+
+
+def test_nothing(packer: Packer) -> None:
+    assert packer.buffer_bytes(0) == 0
+    packer.pack(1, 0, 0, [])
+    packer.unpack(1, 0, 0, [])
+    assert packer.kind_of(torch.float64) == 0
+    assert not packer.available(0)
+    assert packer.why(0) == "LMS: data of this type is not packed"
+
+
+def test_what_does_not_fit(packer: Packer) -> None:
+    size = 40 * KIB
+    block = Block(packer, values_of(size))
+    (part, length), address = block.parts[0], block.address
+    assert packer.fits(address, size, block.parts)
+    wrong = {
+        "too small": (address, size, [(part, packer.buffer_bytes(size) - 1)]),
+        "an odd address": (address + 8, size, block.parts),
+        "a part at an odd address": (address, size, [(part + 64, length)]),
+        "a part of an odd size": (address, size, [(part, 2 * KIB), (part + 2 * KIB, length)]),
+        "too many parts": (address, size, [(part + i * ALIGN, ALIGN) for i in range(11)]),
+        "too many bytes": (address, (32 << 30) + 1, [(part, 1 << 40)]),
+    }
+    for name, arguments in wrong.items():
+        assert not packer.fits(*arguments), name
+        for call in (packer.pack, packer.unpack):
+            with pytest.raises(PackError, match="the buffer cannot hold the packed block"):
+                call(1, *arguments)
+    eight = [(part + i * ALIGN, ALIGN) for i in range(7)] + [(part + 7 * ALIGN, length)]
+    assert packer.fits(address, size, eight)
+    assert packer.fits(address, size, [(part, length), *wrong["too many parts"][2]]), "not all used"
+
+
+@simulated
+def test_the_order_of_streams(packer: Packer, device) -> None:
+    """What the kernels touch is seen, on the device and in the buffer."""
+    block = Block(packer, values_of(40 * KIB))
+    out, other = torch.cuda.Stream(), torch.cuda.Stream()
+    assert packer.available(1)
+
+    def races(work) -> list[str]:
+        torch.cuda.synchronize()
+        device.clear_races()
+        work()
+        found = device.races()
+        device.clear_races()
+        return found
+
+    def pack(stream) -> None:
+        packer.pack(1, block.address, block.size, block.parts, 4, stream)
+
+    def unpack(stream) -> None:
+        packer.unpack(1, block.address, block.size, block.parts, 4, stream)
+
+    def ordered() -> None:
+        pack(out)
+        other.wait_stream(out)
+        unpack(other)
+
+    def reads_what_is_written() -> None:
+        pack(out)
+        unpack(other)
+
+    def writes_what_is_read() -> None:
+        pack(out)
+        torch.cuda.synchronize()
+        device.clear_races()
+        unpack(other)
+        with torch.cuda.stream(out):
+            block.device.sum()
+
+    def host_reads(offset: int) -> None:
+        pack(out)
+        device.host_access(block.parts[0][0] + offset, 16, write=False)
+
+    assert races(ordered) == []
+    assert any("a kernel of the runtime" in race for race in races(reads_what_is_written))
+    assert any("a kernel of the runtime" in race for race in races(writes_what_is_read))
+    assert races(lambda: host_reads(0)), "the summary"
+    assert races(lambda: host_reads(128)), "heads"
+    assert races(lambda: host_reads(2 * KIB)), "slots"
+
+
+# What the first call of available() makes.
+LOADING = (
+    "cudaDeviceGetAttribute",
+    "cudaMalloc",
+    "cudaStreamCreate",
+    "cudaMemsetAsync",
+    "cudaStreamSynchronize",
+    "nvrtcCompileProgram",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+)
+
+
+@simulated
+@pytest.mark.parametrize("api", LOADING)
+def test_what_fails_while_loading_is_said(library, cache, device, api: str) -> None:
+    live, used = device.live(), device.used()
+    failed = 0
+    for nth in count(1):
+        library.packer_forget_images()
+        for file in cache.glob("*"):
+            file.unlink()
+        device.reset_counts()
+        device.fault(api, nth)
+        with Packer(library) as packer:
+            available = packer.available(1)
+            if not available:
+                failed += 1
+                assert api in packer.why(1) or "CUDA error" in packer.why(1)
+                assert "\n" not in packer.why(1)
+                assert not packer.available(1), "it does not try again"
+                with pytest.raises(PackError, match="bfloat16 cannot be packed on this GPU: "):
+                    packer.pack(1, 0, 1, [])
+                device.clear_faults()
+                assert packer.available(9), "another kind"
+            called = device.count(api)
+            device.clear_faults()
+        assert (device.live(), device.used()) == (live, used)
+        if called < nth:
+            assert available
+            break
+    assert failed > 0
+
+
+@simulated
+def test_what_fails_in_use_is_thrown(packer: Packer, device) -> None:
+    block = Block(packer, values_of(4096))
+    assert packer.available(1)
+    for call in (packer.pack, packer.unpack):
+        device.fault("cuLaunchKernel", error=719)
+        with pytest.raises(PackError, match=r"cuLaunchKernel\(\) failed: .* \(719\)"):
+            call(1, block.address, block.size, block.parts)
+        device.clear_faults()
+    packer.pack(1, block.address, block.size, block.parts)
+    packer.unpack(1, block.address, block.size, block.parts)
+    block.assert_comes_back()
+
+
+@simulated
+def test_each_kind_is_compiled_once(library, cache, device) -> None:
+    for expected in (2, 0):
+        library.packer_forget_images()
+        device.reset_counts()
+        with Packer(library) as packer:
+            assert all(packer.available(kind) for kind in (1, 9, 1, 9))
+        assert device.count("nvrtcCompileProgram") == expected
+    names = sorted(file.name for file in cache.iterdir())
+    assert [name.rpartition("_")[0] for name in names] == [
+        "lms_codec_bfloat16_sm_80",
+        "lms_codec_byte_sm_80",
+    ]
+
+
+def test_each_device_has_its_own(library) -> None:
+    with torch.cuda.device(1), Packer(library, 1) as second:
+        x = torch.ones(10_000, device="cuda:1")
+        host = torch.zeros(second.buffer_bytes(40_000), dtype=torch.uint8).pin_memory()
+        parts = [(host.data_ptr(), host.numel())]
+        kind = second.kind_of(torch.float32)
+        second.pack(kind, raw_address(x), 40_000, parts)
+        torch.cuda.synchronize(1)
+        x.zero_()
+        second.unpack(kind, raw_address(x), 40_000, parts)
+        torch.cuda.synchronize(1)
+        assert x.eq(1).all()
+
+
+def beside(device, here, library):
+    import sys
+
+    sys.path.insert(0, here)
+    import torch
+    from packer import Packer, opened
+
+    with Packer(opened(library)) as packer:
+        assert packer.available(3)
+        out, back = torch.cuda.Stream(), torch.cuda.Stream()
+        size = 200_000
+        host = torch.zeros(packer.buffer_bytes(size), dtype=torch.uint8).pin_memory()
+        parts = [(host.data_ptr(), host.numel())]
+        wrong = 0
+        for turn in range(20):
+            x = torch.full((size // 4,), float(turn), device="cuda")
+            out.wait_stream(torch.cuda.current_stream())
+            packer.pack(3, x.data_ptr(), size, parts, 4, out)
+            torch.cuda.current_stream().wait_stream(out)
+            x.zero_()
+            back.wait_stream(torch.cuda.current_stream())
+            packer.unpack(3, x.data_ptr(), size, parts, 4, back)
+            back.synchronize()
+            wrong += not x.eq(turn).all().item()
+        return [wrong, device.races()]
+
+
+@simulated
+def test_beside_other_work(library) -> None:
+    here = str(Path(__file__).parent)
+    assert run_sim(beside, here, library._name, async_=1, delay_us=500) == [0, []]
