@@ -42,6 +42,12 @@ def test_integers(codec: Codec, kind: Kind) -> None:
             assert ratio(codec, kind, data) == pytest.approx(expected, abs=0.001)
 
 
+@pytest.mark.parametrize("kind", [Kind.INT64, Kind.INT32, Kind.INT16])
+def test_small_numbers_of_both_signs(codec: Codec, kind: Kind) -> None:
+    values = np.random.default_rng(0).integers(-4, 4, COUNT).astype(words(kind))
+    assert ratio(codec, kind, values) < 3 / (8 * BYTES_OF[kind]) + 0.012
+
+
 def test_masks(codec: Codec) -> None:
     mask = np.random.default_rng(0).integers(0, 2, COUNT, np.uint8)
     assert ratio(codec, Kind.BYTE, mask) == 1 / 8 + 8 / CHUNK

@@ -1,7 +1,11 @@
 // A C interface of the runtime's Packer, for tests. A function that fails returns a negative
 // number, and packer_error() returns the reason.
+#include <torch/csrc/cuda/lms/codec/chunk.cpp>
+#include <torch/csrc/cuda/lms/codec/fields.cpp>
+#include <torch/csrc/cuda/lms/codec/format.cpp>
 #include <torch/csrc/cuda/lms/codec/kernels.cpp>
 #include <torch/csrc/cuda/lms/codec/kind.cpp>
+#include <torch/csrc/cuda/lms/codec/warp.cpp>
 #include <torch/csrc/cuda/lms/kernel/cache.cpp>
 #include <torch/csrc/cuda/lms/kernel/library.cpp>
 #include <torch/csrc/cuda/lms/kernel/module.cpp>

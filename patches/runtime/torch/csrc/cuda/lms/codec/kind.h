@@ -3,7 +3,7 @@
 namespace torch::cuda::lms::codec {
 
 // What the bytes of a block are taken for when they are packed. This only decides how far they
-// shrink: bytes of another kind are packed without loss, too. The numbers are known to kernels.cpp.
+// shrink: bytes of another kind are packed without loss, too. The numbers are known to format.cpp.
 enum class Kind : unsigned char {
   None = 0, // copied as it is
   BFloat16 = 1,
