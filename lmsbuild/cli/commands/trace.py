@@ -10,6 +10,7 @@ import click
 
 from lmsbuild import console
 from lmsbuild.cli.fake_options import fake_options
+from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.cli.types import FUNCTION
 from lmsbuild.simulate.fake import FakeProgram
 from lmsbuild.simulate.gpu import Gpu
@@ -38,7 +39,8 @@ def command(
     and `lmsbuild report`. Its times are estimates from the GPU's peak rates, and it has no
     workspaces of libraries such as cuDNN.
     """
-    with FakeProgram(python, function, gpu, smallest) as program:
+    with StageDisplay() as display, FakeProgram(python, function, gpu, smallest) as program:
+        display.report("trace", 0, None)
         recorded = program.record(values)
     data = json.dumps(recorded).encode("ascii")
     atomic.write_bytes(out, gzip.compress(data, mtime=0) if out.suffix == ".gz" else data)

@@ -17,6 +17,7 @@ from lmsbuild import console
 from lmsbuild.cli.fake_options import fake_options
 from lmsbuild.cli.machine_options import host_option, link_options, machine
 from lmsbuild.cli.options import json_option
+from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.cli.types import BYTES, FUNCTION
 from lmsbuild.resources import patches_dir
 from lmsbuild.simulate.fake import FakeProgram
@@ -110,7 +111,10 @@ def command(
             return parse_trace(program.record([value]))
 
         if value is not None:
-            _memory(record(value), conditions, {**given, "value": value}, as_json)
+            with StageDisplay() as display:
+                display.report("trace", 0, None)
+                trace = record(value)
+            _memory(trace, conditions, {**given, "value": value}, as_json)
             return
         memory = gpu_memory or gpu.memory
         with _progress() as report:
