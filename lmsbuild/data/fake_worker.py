@@ -31,16 +31,18 @@ def main():
 
 
 def _answer(runtime, name, request):
-    # Before the model's modules, so that nothing is imported with fake tensors on.
-    function = _function(name)
     import torch
 
     if runtime not in sys.path:
         sys.path.append(runtime)
     from lms_fake.cost import Gpu
+    from lms_fake.device import gpu_in_sight
     from lms_fake.recording import recording
 
     gpu = Gpu(**request["gpu"])
+    # Before the recording, so that nothing is imported with fake tensors on.
+    with gpu_in_sight(gpu):
+        function = _function(name)
     with recording(gpu, request["smallest"], find_steps=False) as recorder:
         iteration = function(*request["arguments"])
         if not callable(iteration):

@@ -18,6 +18,7 @@ class Gpu:
 
     Attributes:
         title: what it is.
+        capability: its compute capability.
         memory: bytes.
         bandwidth: of its memory, in bytes per second, at most.
         flops: floating-point operations per second at most, by dtype.
@@ -27,6 +28,7 @@ class Gpu:
     """
 
     title: str
+    capability: tuple[int, int]
     memory: int
     bandwidth: float
     flops: dict[str, float]
@@ -49,6 +51,7 @@ def gpus() -> dict[str, Gpu]:
         return {
             name: Gpu(
                 title=row["title"],
+                capability=(row["capability"][0], row["capability"][1]),
                 memory=int(row["memory"] * 1e9),
                 bandwidth=row["bandwidth"] * 1e9,
                 flops={dtype: rate * 1e12 for dtype, rate in row["flops"].items()},

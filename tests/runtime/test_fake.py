@@ -26,6 +26,7 @@ pytestmark = [
 
 GPU = {
     "title": "A GPU",
+    "capability": (8, 0),
     "memory": 80 * 10**9,
     "bandwidth": 1e12,
     "flops": {"float32": 1e13, "tensorfloat32": 1e14, "bfloat16": 2e14},
@@ -200,9 +201,12 @@ def test_without_a_gpu(name, tmp_path):
         "assert not torch.cuda.is_available()\n"
         f"torch.cuda.set_size_lms({SMALL})\n"
         f"with torch.cuda.lms.record_fake(sys.argv[1], {GPU!r}):\n"
+        "    assert torch.cuda.is_available() and torch.cuda.get_device_name() == 'A GPU'\n"
+        "    torch.cuda.synchronize()\n"
         f"    iteration = PROGRAMS[{name!r}]()\n"
         "    for _ in range(3):\n"
         "        iteration()\n"
+        "assert not torch.cuda.is_available()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "none.json")],

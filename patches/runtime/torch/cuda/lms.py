@@ -480,7 +480,8 @@ def record_fake(path, gpu):
     Args:
         path (str or path-like): the file, in JSON; compressed if its name ends with
             ``.gz``.
-        gpu (dict): the GPU: ``title`` (str), ``memory`` (int, bytes), ``bandwidth`` of its
+        gpu (dict): the GPU: ``title`` (str), ``capability`` (tuple of two ints: the
+            compute capability), ``memory`` (int, bytes), ``bandwidth`` of its
             memory (float, bytes per second), ``flops`` (dict of str to float:
             operations per second by dtype, such as ``"float32"``), the parts of these
             rates that programs reach, ``compute_part`` and ``bandwidth_part`` (float, 0 to

@@ -11,12 +11,13 @@ import collections
 import torch
 
 Gpu = collections.namedtuple(
-    "Gpu", "title memory bandwidth flops compute_part bandwidth_part seconds"
+    "Gpu", "title capability memory bandwidth flops compute_part bandwidth_part seconds"
 )
 Gpu.__doc__ = """A GPU.
 
 Attributes:
     title (str): its name.
+    capability (tuple of two ints): its compute capability.
     memory (int): bytes.
     bandwidth (float): of its memory, in bytes per second, at most.
     flops (dict of str to float): floating-point operations per second at most, by the names of

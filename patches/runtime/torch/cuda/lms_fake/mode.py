@@ -35,6 +35,9 @@ class FakeGpu(FakeTensorMode):
     """
 
     def __init__(self, recorder, gpu):
+        # Autograd wants a stream of each CUDA tensor's device. Without a GPU there is none: C++ is
+        # told that the tensors are on the meta device, and Python that they are on the GPU.
+        self.hides_device = not torch.cuda.is_available()
         super().__init__(allow_non_fake_inputs=True)
         self._recorder = recorder
         self._gpu = gpu
@@ -42,9 +45,11 @@ class FakeGpu(FakeTensorMode):
         self._inside = 0
         self._units = 0
         self._asked = False
-        # Autograd wants a stream of each CUDA tensor's device. Without a GPU there is none: C++ is
-        # told that the tensors are on the meta device, and Python that they are on the GPU.
-        self.hides_device = not torch.cuda.is_available()
+
+    @property
+    def avoid_device_init(self):
+        r"""bool: what FakeTensorMode finds out by asking torch.cuda, which is made to see a GPU."""
+        return self.hides_device
 
     def dispatch(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})

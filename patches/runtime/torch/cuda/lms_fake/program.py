@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .autocast import autocast
+from .device import replaced
 
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256  # elements: what FlashAttention takes
@@ -22,23 +23,26 @@ def gpu_program(hides_device):
     """
     with contextlib.ExitStack() as stack:
         # Moving a module swaps fake parameters, which their mode's weak references forbid.
-        stack.enter_context(_replaced(torch.nn.Module, "_apply", _apply))
+        stack.enter_context(replaced(torch.nn.Module, "_apply", _apply))
         supported = sys.modules[torch.optim.Optimizer.__module__]._foreach_supported_types
         supported.append(FakeTensor)
         stack.callback(supported.remove, FakeTensor)
         if hides_device:
             common = torch.cuda.amp.common
-            stack.enter_context(_replaced(common, "amp_definitely_not_available", bool))
-            stack.enter_context(_replaced(torch.cuda, "is_bf16_supported", lambda *_: True))
-            stack.enter_context(_replaced(FakeTensor, "is_cuda", property(_is_cuda)))
-            stack.enter_context(_replaced(FakeTensor, "__torch_dispatch__", _hidden()))
+            stack.enter_context(replaced(common, "amp_definitely_not_available", bool))
+            stack.enter_context(replaced(torch.Tensor, "pin_memory", _pinned))
+            stack.enter_context(replaced(FakeTensor, "is_cuda", property(_is_cuda)))
+            stack.enter_context(replaced(FakeTensor, "__torch_dispatch__", _hidden()))
+            # FakeTensor starts CUDA where torch.cuda sees a GPU.
+            module = sys.modules[FakeTensor.__module__]
+            stack.enter_context(replaced(module, "init_gpu_context", lambda device: None))
             kernels = stack.enter_context(autocast())
             # C++ would decide these by the device.
-            stack.enter_context(_replaced(torch.Tensor, "to", _to))
-            stack.enter_context(_replaced(torch.Tensor, "cuda", _cuda))
+            stack.enter_context(replaced(torch.Tensor, "to", _to))
+            stack.enter_context(replaced(torch.Tensor, "cuda", _cuda))
             functional = torch.nn.functional
             stack.enter_context(
-                _replaced(
+                replaced(
                     functional,
                     "scaled_dot_product_attention",
                     functools.partial(_attention, kernels.lower),
@@ -47,18 +51,8 @@ def gpu_program(hides_device):
         yield
 
 
-@contextlib.contextmanager
-def _replaced(owner, name, value):
-    own = name in vars(owner)
-    before = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if own:
-            setattr(owner, name, before)
-        else:
-            delattr(owner, name)
+def _pinned(tensor, device=None):
+    return tensor
 
 
 def _is_cuda(tensor):

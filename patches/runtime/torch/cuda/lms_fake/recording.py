@@ -33,6 +33,7 @@ def recording(gpu, smallest=1 << 20, find_steps=True):
                 OLDEST[0], OLDEST[1], torch.__version__
             )
         )
+    from .device import gpu_in_sight
     from .mode import FakeGpu
     from .program import gpu_program
 
@@ -44,6 +45,7 @@ def recording(gpu, smallest=1 << 20, find_steps=True):
             optimizer = sys.modules[torch.optim.Optimizer.__module__]
             hook = optimizer.register_optimizer_step_post_hook(lambda *_: recorder.step())
             stack.callback(hook.remove)
+        stack.enter_context(gpu_in_sight(gpu))
         _current.append(recorder)
         stack.callback(_current.remove, recorder)
         stack.enter_context(gpu_program(mode.hides_device))
