@@ -154,9 +154,13 @@ class Codec:
         self.host = host
         self._kernels = {}
 
-        def compile_kind(kind: Kind) -> tuple[Kind, ctypes.CDLL]:
-            unit = folder / f"kernels_{kind.name.lower()}.cpp"
+        # Before there are threads, because the library has one text at a time.
+        units = {kind: folder / f"kernels_{kind.name.lower()}.cpp" for kind in kinds}
+        for kind, unit in units.items():
             unit.write_text(f'#include "cpu.h"\n{host.source(kind)}\nLMS_INTERFACE(this)\n')
+
+        def compile_kind(kind: Kind) -> tuple[Kind, ctypes.CDLL]:
+            unit = units[kind]
             # The project's warnings are those of the host's code; the text is CUDA.
             flags = ("-Wno-unused-function", *(options or ("-O2",)))
             return kind, compile_cxx([unit], unit.with_suffix(".so"), *flags)

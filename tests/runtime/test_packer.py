@@ -243,7 +243,9 @@ def test_what_fails_while_loading_is_said(library, cache, device, api: str) -> N
                 failed += 1
                 assert api in packer.why(1) or "CUDA error" in packer.why(1)
                 assert "\n" not in packer.why(1)
-                assert not packer.available(1), "it does not try again"
+                asked = device.count("cudaDeviceGetAttribute")
+                assert not packer.available(1)
+                assert device.count("cudaDeviceGetAttribute") == asked, "it does not try again"
                 with pytest.raises(PackError, match="bfloat16 cannot be packed on this GPU: "):
                     packer.pack(1, 0, 1, [])
                 device.clear_faults()
