@@ -109,24 +109,20 @@ LMS_INLINE void get(const char* at, Field (&fields)[8], u32 shift) {
   }
 }
 
-template <u32 bits>
-struct Width {
-  static constexpr u32 kBits = bits;
-};
-
 template <u32 width, typename Piece>
 LMS_INLINE void pieces_of(const Body& body, u32 octet, u32& at, Piece& piece) {
   if (Format::kRest & width) {
-    piece(at + octet * width, false, Format::kRest & (width - 1), Width<width>());
+    piece.template each<width>(at + octet * width, false, Format::kRest & (width - 1));
     at += body.octets * width;
   }
   if (width <= Format::kCode && (body.width & width) != 0) {
-    piece(at + octet * width, true, body.width & (width - 1), Width<width>());
+    piece.template each<width>(at + octet * width, true, body.width & (width - 1));
     at += body.octets * width;
   }
 }
 
-// Calls piece(offset of the octet's piece, whether it is of the code, shift, Width<bits>).
+// Calls piece.each<bits>(offset of the octet's piece, whether it is of the code, shift). Not a
+// function object with an argument of type auto: NVRTC takes such a lambda for a host function.
 template <typename Piece>
 LMS_INLINE void each_piece(const Body& body, u32 octet, Piece piece) {
   u32 at = body.fields;
@@ -137,6 +133,36 @@ LMS_INLINE void each_piece(const Body& body, u32 octet, Piece piece) {
   pieces_of<2>(body, octet, at, piece);
   pieces_of<1>(body, octet, at, piece);
 }
+
+struct Putter {
+  char* packed;
+  const Field (&codes)[8];
+  const Field (&rests)[8];
+
+  template <u32 width>
+  LMS_DEVICE void each(u32 at, bool code, u32 shift) {
+    if (code) {
+      put<width>(packed + at, codes, shift);
+    } else {
+      put<width>(packed + at, rests, shift);
+    }
+  }
+};
+
+struct Getter {
+  const char* packed;
+  Field (&codes)[8];
+  Field (&rests)[8];
+
+  template <u32 width>
+  LMS_DEVICE void each(u32 at, bool code, u32 shift) {
+    if (code) {
+      get<width>(packed + at, codes, shift);
+    } else {
+      get<width>(packed + at, rests, shift);
+    }
+  }
+};
 
 LMS_INLINE void write_fields(Scratch& scratch, const Body& body, Field base) {
   char* const packed = reinterpret_cast<char*>(scratch.packed);
@@ -161,14 +187,7 @@ LMS_INLINE void write_fields(Scratch& scratch, const Body& body, Field base) {
       if (Format::kFloat) {
         odd[lane] |= u64(mine) << (8 * turn);
       }
-      each_piece(body, octet, [&](u32 at, bool code, u32 shift, auto width) {
-        constexpr u32 bits = decltype(width)::kBits;
-        if (code) {
-          put<bits>(packed + at, codes, shift);
-        } else {
-          put<bits>(packed + at, rests, shift);
-        }
-      });
+      each_piece(body, octet, Putter{packed, codes, rests});
     }
     count[lane] = ones(u32(odd[lane])) + ones(u32(odd[lane] >> 32));
   });
@@ -193,14 +212,7 @@ LMS_INLINE void read_fields(Scratch& scratch, const Body& body, Field base) {
     for (u32 octet = lane; octet < body.octets; octet += 32) {
       Field codes[8] = {};
       Field rests[8] = {};
-      each_piece(body, octet, [&](u32 at, bool code, u32 shift, auto width) {
-        constexpr u32 bits = decltype(width)::kBits;
-        if (code) {
-          get<bits>(packed + at, codes, shift);
-        } else {
-          get<bits>(packed + at, rests, shift);
-        }
-      });
+      each_piece(body, octet, Getter{packed, codes, rests});
       Octet to;
       LMS_UNROLL
       for (u32 i = 0; i < 8; ++i) {
