@@ -58,6 +58,14 @@ def test_registers(host: Host, nvcc: str, tmp_path: Path, architecture: int) -> 
         print(f"sm_{architecture} {kind.name.lower()}: {registers} registers")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_only_nvrtc_would_refuse(host: Host, kind: Kind) -> None:
+    """Neither nvcc nor g++ minds, and NVRTC is missing where most tests run."""
+    text = host.source(kind)
+    assert "#include" not in text, "NVRTC has no headers"
+    assert not re.search(r"\[[&=]?\]\s*\([^)]*\bauto\b", text), "it is a host function there"
+
+
 class Nvrtc:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
