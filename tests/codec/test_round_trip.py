@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
-from packing import BYTES_OF, CHUNK, FLOATS, GROUP, KINDS, Codec, Kind
+from packing import BYTES_OF, CHUNK, FLOATS, GROUP, KINDS, Codec, Host, Kind
 from patterns import hard, normal, relu, words
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.lower())
@@ -104,6 +104,20 @@ def test_the_same_bytes_again(codec: Codec, kind: Kind) -> None:
     first = codec.pack(kind, data).buffer()
     check(codec, kind, np.random.default_rng(2).integers(0, 256, 50_000, np.uint8))
     assert np.array_equal(codec.pack(kind, data).buffer(), first)
+
+
+def test_the_order_of_lanes(
+    codec: Codec, host: Host, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Lanes of a GPU run in any order between two barriers."""
+    backward = Codec(host, tmp_path_factory.mktemp("backward"), "-O2", "-DLMS_BACKWARD")
+    for kind in KINDS:
+        for name, data in hard(kind, 3 * CHUNK // BYTES_OF[kind] + 1, 11):
+            packed = codec.pack(kind, data)
+            other = backward.pack(kind, data)
+            assert np.array_equal(packed.buffer(), other.buffer()), (kind.name, name)
+            for each in (codec, backward):
+                assert np.array_equal(each.unpack(kind, other), data.view(np.uint8)), name
 
 
 @settings(max_examples=150, deadline=None)

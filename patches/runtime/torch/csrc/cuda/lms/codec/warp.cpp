@@ -7,7 +7,9 @@ namespace torch::cuda::lms::codec::text {
 // The same text is compiled for the CPU, by the simulated device and by the tests. There, a warp is
 // a loop: what a lane keeps in a register is Lanes<T>, each_lane() runs a function for every lane,
 // and only functions such as ballot() combine what the lanes have. What one each_lane() writes to
-// shared memory, the next one may read, because each of them ends with a barrier of the warp.
+// shared memory, the next one may read, because each of them ends with a barrier of the warp. In
+// one each_lane(), no lane may depend on another one: with LMS_BACKWARD, lanes run in the other
+// order.
 const char* const kWarp = R"cuda(
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -128,15 +130,21 @@ struct Lanes {
 
 template <typename Work>
 LMS_INLINE void each_lane(Work work) {
-  for (u32 lane = 0; lane < 32; ++lane) {
-    work(lane);
+  for (u32 i = 0; i < 32; ++i) {
+#ifdef LMS_BACKWARD
+    work(31 - i);
+#else
+    work(i);
+#endif
   }
   asm volatile("" ::: "memory"); // other types may be read from the same memory from here on
 }
 
 LMS_INLINE u32 ballot(Lanes<bool>& values) {
   u32 bits = 0;
-  each_lane([&](u32 lane) { bits |= u32(values[lane]) << lane; });
+  for (u32 lane = 0; lane < 32; ++lane) {
+    bits |= u32(values[lane]) << lane;
+  }
   return bits;
 }
 
@@ -147,24 +155,28 @@ LMS_INLINE T from(Lanes<T>& values, u32 lane) {
 
 LMS_INLINE u32 sum(Lanes<u32>& values) {
   u32 total = 0;
-  each_lane([&](u32 lane) { total += values[lane]; });
+  for (u32 lane = 0; lane < 32; ++lane) {
+    total += values[lane];
+  }
   return total;
 }
 
 template <typename T>
 LMS_INLINE T least(Lanes<T>& values) {
   T value = values[0];
-  each_lane([&](u32 lane) { value = values[lane] < value ? values[lane] : value; });
+  for (u32 lane = 1; lane < 32; ++lane) {
+    value = values[lane] < value ? values[lane] : value;
+  }
   return value;
 }
 
 LMS_INLINE Lanes<u32> sum_before(Lanes<u32>& values) {
   Lanes<u32> sums;
   u32 total = 0;
-  each_lane([&](u32 lane) {
+  for (u32 lane = 0; lane < 32; ++lane) {
     sums[lane] = total;
     total += values[lane];
-  });
+  }
   return sums;
 }
 
