@@ -144,20 +144,44 @@ def test_large_models_need_no_memory(tmp_path):
     assert kinds(faked(tmp_path / "trace.json", program), "known")[0][2] == 1 << 40
 
 
-def test_tied_parameters_stay_tied(tmp_path):
+@pytest.mark.parametrize("width", [64, 1024])  # small tensors of the CPU are real
+def test_tied_parameters_stay_tied(width, tmp_path):
     with torch.cuda.lms.record_fake(tmp_path / "trace.json", GPU):
-        first, second = torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024)
+        first, second = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
         second.weight = first.weight
         model = torch.nn.Sequential(first, second)
+        model.cuda()
         kept = first.weight
-        model.cuda().bfloat16()
+        model.bfloat16()
         assert kept is second.weight is first.weight
         assert (kept.device.type, kept.dtype) == ("cuda", torch.bfloat16)
         for _ in range(3):
-            model(torch.empty(1, 1024, device="cuda", dtype=torch.bfloat16))
+            model(torch.empty(1, width, device="cuda", dtype=torch.bfloat16))
             torch.cuda.lms.step()
-    weights = [e for e in kinds(trace_of(tmp_path / "trace.json"), "known") if e[2] == 1 << 21]
+    size = 2 * width * width
+    weights = [e for e in kinds(trace_of(tmp_path / "trace.json"), "known") if e[2] == size]
     assert len(weights) == 1
+
+
+def test_what_fills_tensors(tmp_path):
+    def program():
+        def iteration():
+            x = torch.randn(SMALL, device="cuda")
+            made = [
+                torch.zeros_like(x),
+                torch.ones_like(x),
+                torch.full_like(x, 2),
+                x.new_zeros(SMALL),
+            ]
+            torch.cat([*made, torch.zeros(SMALL, device="cuda"), torch.empty_like(x)])
+            del made, x
+            torch.cuda.lms.step()
+
+        return iteration
+
+    real, _ = last_iteration(recorded(tmp_path / "real.json", program))
+    fake, _ = last_iteration(faked(tmp_path / "fake.json", program))
+    assert fake == real
 
 
 def test_a_value_is_zero(tmp_path):
