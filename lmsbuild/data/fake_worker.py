@@ -60,11 +60,12 @@ def _answer(runtime, name, request):
     return dict(
         recorder.trace(),
         torch=str(torch.__version__),
-        gpu=gpu.title + " (estimated)",
+        gpu=gpu.title,
         gpu_bytes=gpu.memory,
         limit_bytes=gpu.memory,
         page_out_bytes=0,
         page_in_bytes=0,
+        estimated=True,
     )
 
 

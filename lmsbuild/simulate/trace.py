@@ -29,6 +29,7 @@ class Trace:
         unmanaged_bytes: memory in use that LMS does not manage.
         page_out_bytes: what LMS copied to the host while it was recorded.
         page_in_bytes: what it copied back.
+        estimated: tensors were fake, and times are estimates.
         names: names of operators.
         events: packed events, 16 bytes each, as the planner reads them.
     """
@@ -40,6 +41,7 @@ class Trace:
     unmanaged_bytes: int
     page_out_bytes: int
     page_in_bytes: int
+    estimated: bool
     names: tuple[str, ...]
     events: bytes
 
@@ -87,6 +89,7 @@ def parse_trace(text: dict[str, Any]) -> Trace:
         # Older recordings do not have them.
         page_out_bytes=int(text.get("page_out_bytes", 0)),
         page_in_bytes=int(text.get("page_in_bytes", 0)),
+        estimated=bool(text.get("estimated", False)),
         names=tuple(map(str, text["names"])),
         events=b"".join(map(_packed, text["events"])),
     )

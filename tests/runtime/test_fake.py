@@ -111,6 +111,7 @@ def test_times_are_a_roofline(tmp_path):
     trace = faked(tmp_path / "trace.json", program)
     marks = [event[2] for event in kinds(trace, "mark")]
     assert operators(trace) == ["aten::mm", "aten::add"]
+    assert trace["estimated"]
     # Of the step before, of the two operators, and of the end.
     multiplied, added = marks[-2] - marks[-3], marks[-1] - marks[-2]
     assert multiplied == pytest.approx(2 * 1024**3 / 5e12 * 1e9, abs=2)

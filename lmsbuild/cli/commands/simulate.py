@@ -86,7 +86,8 @@ def _as_json(memory: int, link: Link, result: Simulation | TraceError) -> dict[s
 def _say_what_was_recorded(trace: Trace, simulation: Simulation) -> None:
     console.out.print(
         f"recorded: PyTorch {trace.torch}, {trace.gpu}; an iteration has "
-        f"{simulation.operators} operators, takes {_ms(simulation.compute_seconds)} and needs "
+        f"{simulation.operators} operators, takes {_ms(simulation.compute_seconds)}"
+        f"{' (estimated)' if trace.estimated else ''} and needs "
         f"{_gb(simulation.peak_bytes)}"
     )
 

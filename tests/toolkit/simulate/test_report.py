@@ -278,3 +278,18 @@ def test_the_documentation_has_all_roles() -> None:
     page = (Path(__file__).parents[3] / "docs/simulation.md").read_text("utf-8")
     rows = [f"| {role} | {what} |\n" for role, what in lms_report.module("role").MEANINGS.items()]
     assert "".join(rows) in page
+
+
+def test_estimates_are_not_called_measured(compiled: Planner, tmp_path: Path) -> None:
+    slow = Link(title="", out_rate=1e9, in_rate=1e9)
+    texts = [
+        Report(
+            compiled,
+            read_trace(training().write(tmp_path / "trace.json", estimated=estimated)),
+            80 * MB,
+            slow,
+        ).text
+        for estimated in (False, True)
+    ]
+    assert ["measured time of the iteration" in text for text in texts] == [True, False]
+    assert ["time of its operators, estimated" in text for text in texts] == [False, True]

@@ -459,6 +459,7 @@ def record(path=None, device=None):
         "unmanaged_bytes": max(0, allocated - before["resident_bytes"]),
         "page_out_bytes": max(0, after["page_out_bytes"] - before["page_out_bytes"]),
         "page_in_bytes": max(0, after["page_in_bytes"] - before["page_in_bytes"]),
+        "estimated": False,
     }
     _headers[index] = header
     if path is not None:
@@ -517,11 +518,12 @@ def record_fake(path, gpu):
         "format": FORMAT,
         "version": VERSION,
         "torch": str(torch.__version__),
-        "gpu": given.title + " (estimated)",
+        "gpu": given.title,
         "gpu_bytes": given.memory,
         "limit_bytes": given.memory,
         "page_out_bytes": 0,
         "page_in_bytes": 0,
+        "estimated": True,
     }
     lms_trace.write(path, dict(header, **trace))
 

@@ -14,6 +14,7 @@ def data(report):
         "headline": headline(report),
         "torch": report.source.torch,
         "gpu": report.source.gpu,
+        "estimated": report.source.estimated,
         "gpu_memory": report.gpu_memory,
         "smallest_gpu_memory": report.smallest_gpu_memory,
         "link_out": report.out_rate,

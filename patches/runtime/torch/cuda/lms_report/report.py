@@ -29,7 +29,7 @@ Attributes:
 """
 
 Source = collections.namedtuple(
-    "Source", "torch gpu gpu_bytes limit_bytes page_out_bytes page_in_bytes"
+    "Source", "torch gpu gpu_bytes limit_bytes page_out_bytes page_in_bytes estimated"
 )
 Source.__doc__ = """Where an iteration was recorded.
 
@@ -39,6 +39,7 @@ Attributes:
     gpu_bytes (int): its memory.
     limit_bytes (int): the limit of LMS.
     page_out_bytes, page_in_bytes (int): what LMS copied meanwhile.
+    estimated (bool): there was no GPU: tensors were fake, and times are estimates.
 """
 
 
@@ -72,7 +73,7 @@ class Report:
         host_memory=None,
     ):
         self.source = source
-        self.measured = measured(recording.events)
+        self.measured = None if source.estimated else measured(recording.events)
         self.gpu_memory = gpu_memory
         self.out_rate, self.in_rate, self.link = out_rate, in_rate, link
         self.host_memory = host_memory

@@ -64,7 +64,10 @@ def _recorded(report):
         ["GPU", "{}, {}".format(source.gpu, size(source.gpu_bytes))],
         ["operators in an iteration", "{:,}".format(totals.operators)],
         ["tensor storages", "{:,}".format(totals.blocks)],
-        ["time of its operators", time(totals.compute_seconds)],
+        [
+            "time of its operators" + (", estimated" if source.estimated else ""),
+            time(totals.compute_seconds),
+        ],
     ]
     if report.measured:
         rows.append(["measured time of the iteration", time(report.measured.seconds)])
