@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from cxx import CUDA_OPTIONS, HERE, compile_cxx
 
-Parts = Sequence["tuple[int, int]"]  # (address, bytes) of pinned host memory
-
 
 class PackError(RuntimeError):
     """An exception of the runtime's C++ code."""
@@ -49,7 +47,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
 class Packer:
     """The runtime's Packer of one device. Streams are torch.cuda.Stream, or None for the default.
 
-    Kinds are numbers, see kind_of().
+    Kinds are numbers, see kind_of(). Parts are (address, bytes) of pinned host memory.
     """
 
     def __init__(self, library: ctypes.CDLL, device: int = 0) -> None:
@@ -81,7 +79,7 @@ class Packer:
     def why(self, kind: int) -> str:
         return str(self._library.packer_why(self._self, kind).decode())
 
-    def fits(self, data: int, size: int, parts: Parts) -> bool:
+    def fits(self, data: int, size: int, parts: Sequence[tuple[int, int]]) -> bool:
         return bool(self._library.packer_fits(data, size, *_parts(parts)))
 
     def pack(
@@ -89,7 +87,7 @@ class Packer:
         kind: int,
         data: int,
         size: int,
-        parts: Parts,
+        parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
@@ -100,13 +98,13 @@ class Packer:
         kind: int,
         data: int,
         size: int,
-        parts: Parts,
+        parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
         self._run("unpack", kind, data, size, parts, blocks, stream)
 
-    def written(self, parts: Parts) -> int:
+    def written(self, parts: Sequence[tuple[int, int]]) -> int:
         """Bytes that pack() wrote to the buffer. Wait for it first."""
         return int(self._library.packer_written(parts[0][0]))
 
@@ -134,7 +132,7 @@ for _name in ("float8_e4m3fn", "float8_e5m2"):
         SCALAR_TYPES[getattr(torch, _name)] = _name.replace("f", "F", 1)
 
 
-def _parts(parts: Parts) -> tuple[object, object, int]:
+def _parts(parts: Sequence[tuple[int, int]]) -> tuple[object, object, int]:
     addresses = (ctypes.c_void_p * len(parts))(*[address for address, _ in parts])
     sizes = (ctypes.c_size_t * len(parts))(*[length for _, length in parts])
     return addresses, sizes, len(parts)
