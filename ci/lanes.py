@@ -45,13 +45,14 @@ class Part:
 
 
 PARTS = (
-    # The longest first, so that no processor is idle at the end. The conda package comes last: it
-    # needs the wheel and the library that the default tag's tests have put into the cache by then.
+    # The longest first, so that no processor is idle at the end. The add-on and the conda package
+    # come last: they need what the default tag's tests have put into the cache by then.
     Part("default-tag", (PYTHON, "ci/torch_tests.py", "--default")),
     Part("toolkit", PYTEST),
     Part("newest-tag", (PYTHON, "ci/torch_tests.py", "--newest")),
     Part("oldest-tag", (PYTHON, "ci/torch_tests.py", "--oldest")),
     Part("cross", (PYTHON, "ci/cross_tests.py")),
+    Part("addon", (PYTHON, "ci/addon_tests.py")),
     Part("conda", (*PYTEST, "tests/conda")),
 )
 LAST = "default-tag"
