@@ -41,6 +41,8 @@ PACKAGES = ("pytest", "expecttest", "hypothesis")
 LANDMARKS = ("default", "oldest", "newest")
 # The first release that knows NumPy 2.
 NUMPY2 = Version("2.3")
+# Triton's interpreter converts arrays with one element to numbers, which NumPy 2.4 refuses.
+NUMPY = "numpy<2.4"
 QUIET = ("-q", "-ra")
 RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
@@ -145,7 +147,7 @@ def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tup
 
 def packages(tag: Tag) -> tuple[str, ...]:
     """The packages that the tests need in addition to torch."""
-    return (*PACKAGES, "numpy" if Version(tag.version) >= NUMPY2 else "numpy<2")
+    return (*PACKAGES, NUMPY if Version(tag.version) >= NUMPY2 else "numpy<2")
 
 
 def triton(wheel: Path) -> tuple[str, ...]:
