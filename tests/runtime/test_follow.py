@@ -275,6 +275,25 @@ def test_a_plan_that_is_slower_is_not_followed():
     assert 0 < seen[-1] == seen[-4]
 
 
+@simulated
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
+    """It does in every iteration here, because the device refuses memory for another stream."""
+    side = torch.cuda.Stream()
+
+    def refuse(k: int) -> None:
+        torch.cuda.empty_cache()
+        DEVICE.fault("cudaMalloc")
+        address = torch.cuda.caching_allocator_alloc(4096, stream=side)
+        torch.cuda.caching_allocator_delete(address)
+
+    expected(1)
+    train(14, between=lambda k: refuse(k) if k < times else None)
+    assert stat("planned_iterations") > 4
+    assert torch.cuda.memory_stats()["num_alloc_retries"] >= times
+    assert stat("plans") == 1 if times == 1 else stat("plans") > 1
+
+
 class Programs(unseen.Programs):
     """With one limit, since plans are forgotten with it."""
 

@@ -19,12 +19,6 @@ namespace {
 // Of a transfer, besides its bytes: the calls, and the events between streams.
 constexpr double kOverhead = 10e-6; // seconds
 
-// Which part of what PyTorch may take a plan uses at first, how much less after a request failed,
-// and at least: free memory is in pieces.
-constexpr double kMost = 0.99;
-constexpr double kLess = 0.01;
-constexpr double kLeast = 0.85;
-
 // Plans are made again when the limit has changed by this part.
 constexpr double kChange = 0.005;
 
@@ -48,8 +42,7 @@ Follower::Follower(
       mover_(mover),
       room_(room),
       stats_(stats),
-      recorder_(recorder),
-      part_(kMost) {}
+      recorder_(recorder) {}
 
 // ---- what the program does ----
 
@@ -304,7 +297,6 @@ void Follower::end() {
     return followed ? script.get() == script_ : script->is(recording.events);
   });
   log(followed);
-  adapt(followed);
   if (other_period(recording.events, known != scripts_.end())) {
     forget_scripts();
     return;
@@ -388,7 +380,6 @@ void Follower::make_plans() {
     }
     being_planned_ = nullptr;
   }
-  const auto wanted = static_cast<int64_t>(room_.limit().part(part_));
   plan::Machine machine;
   machine.out_rate = mover_.out_rate();
   machine.in_rate = mover_.in_rate();
@@ -402,6 +393,7 @@ void Follower::make_plans() {
       recording.settle();
       script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
     }
+    const auto wanted = static_cast<int64_t>(room_.limit().part(script->slack().part()));
     const double change = static_cast<double>(wanted - script->asked());
     if (!planning_.busy() && script->trace().size() > 0 &&
         std::abs(change) > kChange * static_cast<double>(wanted)) {
@@ -414,10 +406,16 @@ void Follower::make_plans() {
 
 // Notes how long the iteration took that ended last.
 void Follower::time(bool followed) {
+  const int64_t failures = this->failures();
+  const bool failed = failures > failures_;
+  failures_ = failures;
+  settled_ = followed ? settled_ + 1 : 0;
+  // The first iteration of a plan starts with what paging on demand has left.
+  const double part = settled_ > 1 ? last_->part() : 0;
   const c10::cuda::CUDAGuard guard(device_);
   auto now = TimedEvent::record(c10::cuda::getCurrentCUDAStream(device_).stream());
   if (now && clock_) {
-    laps_.push_back({last_, followed, clock_, std::move(now)});
+    laps_.push_back({last_, followed, part, failed, clock_, std::move(now)});
     clock_ = laps_.back().end;
   } else {
     clock_ = std::move(now);
@@ -427,9 +425,16 @@ void Follower::time(bool followed) {
     laps_.pop_front();
     const auto script = std::find_if(
         scripts_.begin(), scripts_.end(), [&](const auto& s) { return s.get() == lap.script; });
-    if (script != scripts_.end() && !settings_.keep_plans) {
-      (*script)->took(lap.end->since(*lap.begin), lap.followed);
+    if (script == scripts_.end()) {
+      continue;
     }
+    if (settings_.keep_plans) {
+      (*script)->slack().took(lap.part, lap.part, lap.failed); // as if less were faster
+      continue;
+    }
+    const double seconds = lap.end->since(*lap.begin);
+    (*script)->took(seconds, lap.followed);
+    (*script)->slack().took(lap.part, seconds, lap.failed);
   }
   if (laps_.size() > kLaps) {
     laps_.pop_front();
@@ -446,20 +451,13 @@ void Follower::log(bool followed) {
       static_cast<long>(stats_.page_in_count - logged_.page_in_count),
       static_cast<long>(stats_.prefetch_count - logged_.prefetch_count),
       static_cast<long>(stats_.out_of_memory_retries - logged_.out_of_memory_retries),
-      part_);
+      script_ ? script_->part() : 0.0);
   logged_ = stats_;
 }
 
-// Free memory turned out to be in too many pieces for the plan, so the next one takes less.
-void Follower::adapt(bool followed) {
-  const int64_t retries = stats_.out_of_memory_retries;
-  settled_ = followed ? settled_ + 1 : 0;
-  // The first iteration of a plan starts with what paging on demand has left.
-  if (settled_ > 1 && retries > retries_ && part_ - kLess >= kLeast) {
-    part_ -= kLess;
-    settled_ = 0;
-  }
-  retries_ = retries;
+// Requests that failed at first, also within the native allocator.
+int64_t Follower::failures() {
+  return stats_.out_of_memory_retries + room_.retries();
 }
 
 void Follower::begin() {
@@ -534,7 +532,6 @@ void Follower::forget_scripts() {
   being_planned_ = nullptr;
   scripts_.clear();
   unmanaged_ = 0;
-  part_ = kMost;
 }
 
 void Follower::wait() {

@@ -72,7 +72,7 @@ class Follower {
   void forget_scripts();
   void make_plans();
   void log(bool followed);
-  void adapt(bool followed);
+  int64_t failures();
   void time(bool followed);
   void on_demand();
   void check();
@@ -111,10 +111,11 @@ class Follower {
   Script* being_planned_ = nullptr;
 
   Stats logged_; // when the iteration began
-  double part_; // of what PyTorch may take, for plans
   struct Lap {
     const Script* script;
     bool followed;
+    double part; // of what PyTorch may take, that the plan uses; 0 if the iteration does not count
+    bool failed; // a request did, at first
     std::shared_ptr<TimedEvent> begin;
     std::shared_ptr<TimedEvent> end;
   };
@@ -140,7 +141,7 @@ class Follower {
   // Of the iteration before.
   Script* last_ = nullptr; // null if there was none
   std::shared_ptr<TimedEvent> clock_; // its end; null if that was not timed
-  int64_t retries_ = 0; // of requests, until then
+  int64_t failures_ = 0; // of requests, at first, until then
   unsigned settled_ = 0; // iterations in a row that followed a plan
   unsigned unknown_ = 0; // iterations to be timed, because one that was not known has appeared
 };

@@ -61,6 +61,7 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
 void Script::set(plan::Plan plan) {
   moves_ = std::move(plan.moves);
   limit_ = std::max(asked_, needed_);
+  part_ = asked_part_;
   planned_ = true;
   make_actions();
 }

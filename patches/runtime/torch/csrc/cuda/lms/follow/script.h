@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/follow/slack.h>
 #include <torch/csrc/cuda/lms/plan/plan.h>
 #include <torch/csrc/cuda/lms/plan/trace.h>
 #include <torch/csrc/cuda/lms/record/recorder.h>
@@ -85,6 +86,7 @@ class Script {
   // alone needs more.
   int64_t ask(int64_t limit) {
     asked_ = limit;
+    asked_part_ = slack_.part();
     return std::max(asked_, needed_);
   }
   // One operator alone needs this number of bytes.
@@ -98,9 +100,17 @@ class Script {
 
   // Sets the plan that was asked for.
   void set(plan::Plan plan);
+  // How much of what PyTorch may take its plans use.
+  Slack& slack() {
+    return slack_;
+  }
   // What the plan uses, in bytes.
   int64_t limit() const {
     return limit_;
+  }
+  // Which part of what PyTorch may take that was when the plan was asked for.
+  double part() const {
+    return part_;
   }
   bool planned() const {
     return planned_ && !slower_;
@@ -129,6 +139,9 @@ class Script {
   std::vector<plan::Move> moves_; // of the plan
   std::vector<Action> actions_; // that they are
   plan::Trace trace_;
+  Slack slack_;
+  double asked_part_ = 0;
+  double part_ = 0;
   int64_t asked_ = 0;
   int64_t limit_ = 0;
   int64_t needed_ = 0;

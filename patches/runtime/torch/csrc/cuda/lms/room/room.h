@@ -73,6 +73,12 @@ class Room {
   // Bytes that the native allocator has handed out, except memory in limbo. Pauses the mutex.
   size_t in_use();
 
+  // How often the native allocator could not take memory from the device, and then returned its
+  // free memory and tried again. Pauses the mutex.
+  int64_t retries() {
+    return native_.stats(device_).num_alloc_retries;
+  }
+
   // Bytes of device memory that could be paged out at present.
   size_t idle_bytes() const {
     return policy_.bytes();
@@ -98,6 +104,7 @@ class Room {
     const size_t bytes;
     Source source = Source::FreeList;
     Effort effort = Effort::OneBlock; // what to try next
+    size_t wanted = 0; // bytes that were paged out wherever they are; the next time twice as many
     uint64_t cap = 0; // Cap::changes() before the native allocator was last called
     // Retries left while a limit is set, although the limit does not stop the request.
     int again = 4;
