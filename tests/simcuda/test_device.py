@@ -67,6 +67,20 @@ def test_new_and_freed_memory_is_poisoned() -> None:
     assert run_sim(poison) == ["a5a5a5a5", "dddddddd", [0xA6] * 4]
 
 
+def copy_without_bytes(device: Any) -> str:
+    import torch
+
+    ones = torch.ones(1 << 20, dtype=torch.uint8)
+    tensor = ones.cuda()
+    torch.cuda.synchronize()
+    return device.read(tensor.data_ptr(), 4).hex()
+
+
+def test_copies_move_no_bytes_if_so_asked() -> None:
+    assert run_sim(copy_without_bytes, poison=0, bytes=0) == "00000000"
+    assert run_sim(copy_without_bytes, poison=0) == "01010101"
+
+
 def copy_from_freed(device: Any) -> int:
     import ctypes
 

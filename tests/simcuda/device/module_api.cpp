@@ -153,7 +153,8 @@ SIMCUDA_API cudaError_t cuLaunchKernel(
     return cudaErrorIllegalAddress;
   stream->queue->push([=] {
     const KernelHooks hooks{stream, view, touch, used};
-    kernel->run(&hooks, work, blocks);
+    if (state().options.bytes)
+      kernel->run(&hooks, work, blocks);
   });
   return cudaSuccess;
 }

@@ -21,6 +21,7 @@ Options Options::from_environment() {
   options.host_bytes = static_cast<size_t>(number("SIMCUDA_HOST_MIB", 0)) << 20;
   options.race = number("SIMCUDA_RACE", 1) != 0;
   options.poison = number("SIMCUDA_POISON", 1) != 0;
+  options.bytes = number("SIMCUDA_BYTES", 1) != 0;
   options.async = number("SIMCUDA_ASYNC", 0) != 0;
   options.delay_us = static_cast<int>(number("SIMCUDA_DELAY_US", 0));
   options.query_notready = static_cast<int>(number("SIMCUDA_QUERY_NOTREADY", 0));

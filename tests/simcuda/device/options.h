@@ -11,6 +11,7 @@ struct Options {
   size_t host_bytes = 0; // maximum of pinned host memory; 0 means unlimited
   bool race = true; // happens-before checker
   bool poison = true; // fill new memory with a pattern
+  bool bytes = true; // copies, fills and LMS's kernels move bytes; otherwise they only take memory
   bool async = false; // run each stream in a thread of its own
   int delay_us = 0; // with async: maximum delay of the start of each operation
   int query_notready = 0; // how often each event says "not ready" although it is done

@@ -105,6 +105,11 @@ cudaError_t copy(const char* api, const Copy& copy, cudaStream_t handle, bool sy
   }
   char* target = machine.memory.host_view(copy.to);
   const char* source = machine.memory.host_view(copy.from);
+  if (!machine.options.bytes) {
+    if (synchronous || to == Place::kPageable)
+      synchronize(*stream);
+    return cudaSuccess;
+  }
   if (from == Place::kPageable && !synchronous && machine.options.async) {
     // CUDA copies pageable memory before the call returns, so the caller may change it at once.
     auto staged = std::make_shared<std::vector<char>>(copy.width * copy.rows);
@@ -155,6 +160,8 @@ cudaError_t fill(
     track(*stream, to, place_of(to), unit * count, unit * count, 1, AccessKind::kWrite, "a fill");
   }
   char* target = machine.memory.host_view(to);
+  if (!machine.options.bytes)
+    return cudaSuccess;
   stream->queue->push([=] {
     for (size_t i = 0; i < count; ++i)
       std::memcpy(target + i * unit, &value, unit);

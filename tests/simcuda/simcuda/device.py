@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_OPTIONS = ("race", "poison", "async_", "delay_us", "query_notready", "host_mib", "log")
+_OPTIONS = ("race", "poison", "bytes", "async_", "delay_us", "query_notready", "host_mib", "log")
 
 
 class Device:
@@ -226,6 +226,7 @@ def start(
     options:
       race=1         happens-before checker (on by default)
       poison=1       fill new and freed memory with a pattern (on by default)
+      bytes=1        copies move bytes; with 0, memory that nobody writes takes no room here
       async_=0       run each stream in a thread of its own
       delay_us=0     with async_: start each operation up to that many microseconds late
       query_notready=0   how often each event says "not ready" although it is done
