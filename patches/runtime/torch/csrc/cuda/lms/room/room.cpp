@@ -29,9 +29,6 @@ Source source_of(int victims) {
                         : Source::ReclaimFragments;
 }
 
-// How many times its own size is paged out for a request, before everything is.
-constexpr size_t kMost = 16;
-
 // When this number of bytes of the automatic limit is in use, LMS starts to watch operators. Below
 // it, there is room for whatever operators run at that moment, and little memory belongs to
 // storages that no operator is seen to use later.
@@ -415,10 +412,8 @@ bool Room::free_some(Request& request) {
           return true;
         }
         break;
-      case Effort::Bytes: // enough bytes, wherever they are; twice as many each time
-        request.wanted = std::max(2 * request.wanted, bytes);
-        if (reclaim(request.wanted) > 0) {
-          effort = request.wanted < kMost * bytes ? Effort::Bytes : effort;
+      case Effort::Bytes: // enough bytes, wherever they are
+        if (reclaim(bytes) > 0) {
           source = Source::ReclaimFragments;
           return true;
         }

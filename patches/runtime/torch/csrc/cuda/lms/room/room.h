@@ -104,7 +104,6 @@ class Room {
     const size_t bytes;
     Source source = Source::FreeList;
     Effort effort = Effort::OneBlock; // what to try next
-    size_t wanted = 0; // bytes that were paged out wherever they are; the next time twice as many
     uint64_t cap = 0; // Cap::changes() before the native allocator was last called
     // Retries left while a limit is set, although the limit does not stop the request.
     int again = 4;
