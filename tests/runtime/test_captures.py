@@ -101,18 +101,24 @@ def test_a_pool_goes_on_after_a_capture():
 def test_other_devices_go_on_during_a_capture():
     # Each CUDA call that waits, asks an event or takes memory would break the capture.
     tensors = [managed(pattern(1, start, "cuda:1")) for start in range(3)]
-    evict()
+    # They get host memory only during the capture.
+    new = [managed(pattern(12, start, "cuda:1")) for start in range(2)]
+    with torch.cuda.lms.resident(*new):
+        evict()
     before = torch.cuda.lms.stats(1)["page_out_count"]
 
     def use():
+        evict()
         for tensor in tensors:
             tensor.add_(1)
             evict()
 
     capture(use)
-    assert torch.cuda.lms.stats(1)["page_out_count"] == before + 3
+    assert torch.cuda.lms.stats(1)["page_out_count"] == before + 2 + 3
     for start, tensor in enumerate(tensors):
         assert torch.equal(tensor.cpu(), pattern(1, start + 1, "cpu"))
+    for start, tensor in enumerate(new):
+        assert torch.equal(tensor.cpu(), pattern(12, start, "cpu"))
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["paged out", "brought back"])
