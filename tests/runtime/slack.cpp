@@ -1,23 +1,26 @@
-// Ends iterations, of which each line of the input has "part seconds failed" for one part; prints
-// the parts that their plans used.
+// Ends iterations, and prints the parts that their plans used. Arguments: the number of iterations,
+// and "part seconds failed" for each part.
 
 #include <torch/csrc/cuda/lms/follow/slack.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <map>
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   struct Course {
     double seconds;
     bool failed;
   };
   std::map<int, Course> courses; // by part, in hundredths
-  int part = 0;
-  Course course{};
-  while (std::cin >> part >> course.seconds >> course.failed) {
-    courses[part] = course;
+  for (int k = 2; k < count; ++k) {
+    int part = 0;
+    int failed = 0;
+    double seconds = 0;
+    if (std::sscanf(arguments[k], "%d %lf %d", &part, &seconds, &failed) != 3) {
+      return 1;
+    }
+    courses[part] = {seconds, failed != 0};
   }
   torch::cuda::lms::Slack slack;
   for (int k = std::atoi(arguments[1]); k > 0; --k) {

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
-import shlex
-import subprocess
 
 import pytest
-from cxx import HERE, compile_cxx
+from cxx import HERE, compile_cxx, run_cxx
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +18,7 @@ def program(tmp_path_factory):
 def parts(program, seconds, failed, iterations=60):
     """The parts, in hundredths, that plans used one after the other."""
     lines = [f"{part} {seconds(part)} {int(failed(part))}" for part in range(80, 100)]
-    emulator = shlex.split(os.environ.get("LMS_TEST_EMULATOR", ""))
-    done = subprocess.run(
-        [*emulator, str(program), str(iterations)],
-        input="\n".join(lines),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    used = [int(word) for word in done.stdout.split()]
+    used = [int(word) for word in run_cxx(program, str(iterations), *lines).split()]
     assert len(used) == iterations
     return [part for part, _ in itertools.groupby(used)]
 
