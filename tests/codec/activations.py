@@ -15,6 +15,7 @@ gradients and AdamW's states, each once. Every block is unpacked and compared. P
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,18 +28,9 @@ import torch
 from packing import BYTES_OF, FLOATS, Codec, Host, Kind
 from reference import CODES
 
-# torch's names, by which c10::toString() is known in Python.
-SCALAR_TYPES = {
-    torch.bfloat16: "BFloat16",
-    torch.float16: "Half",
-    torch.float32: "Float",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.bool: "Bool",
-    torch.uint8: "Byte",
-    torch.int8: "Char",
-}
+sys.path.append(str(Path(__file__).resolve().parent.parent / "runtime"))
+from scalar_types import SCALAR_TYPES
+
 SMALLEST = 1 << 16  # bytes; smaller storages are not worth a page-out
 SPARSE = 0.1  # the share of zeros from which on floats are listed apart
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from cxx import CUDA_OPTIONS, HERE, compile_cxx
+from scalar_types import SCALAR_TYPES
 
 
 class PackError(RuntimeError):
@@ -113,23 +114,6 @@ class Packer:
         call = getattr(self._library, f"packer_{name}")
         if call(self._self, kind, data, size, *_parts(parts), blocks, handle) < 0:
             raise PackError(self._library.packer_error().decode())
-
-
-SCALAR_TYPES = {
-    torch.bfloat16: "BFloat16",
-    torch.float16: "Half",
-    torch.float32: "Float",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.bool: "Bool",
-    torch.uint8: "Byte",
-    torch.int8: "Char",
-}
-"""torch's types by their names in C++; float8 is not in every release."""
-for _name in ("float8_e4m3fn", "float8_e5m2"):
-    if hasattr(torch, _name):
-        SCALAR_TYPES[getattr(torch, _name)] = _name.replace("f", "F", 1)
 
 
 def _parts(parts: Sequence[tuple[int, int]]) -> tuple[object, object, int]:
