@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -96,10 +97,45 @@ def test_all_page_ins_of_a_planned_iteration_are_ahead():
     assert moved["page_in_count"] == moved["prefetch_count"] > 0
 
 
+def held_call(api: str) -> None:
+    """Waits until a thread is in a call that hold() stops there."""
+    deadline = time.monotonic() + 30
+    while not DEVICE.waiting(api) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert DEVICE.waiting(api)
+
+
 def train_until_planned() -> None:
     torch.cuda.set_limit_lms(LIMIT)
     train(7)
     assert stat("planned_iterations") > 0
+
+
+@simulated
+def test_a_plan_moves_nothing_while_lms_is_turned_off():
+    losses = expected(8)
+    found = []
+    chain = Chain()
+    other = torch.ones(floats(1), device="cuda:1")
+    off = threading.Thread(target=torch.cuda.set_enabled_lms, args=(False,))
+
+    def finish(_: torch.Tensor) -> None:
+        if off.is_alive():
+            DEVICE.release("cudaDeviceSynchronize")
+            off.join()
+
+    chain.weights[-1].register_hook(finish)  # the first of the backward pass
+    for k in range(8):
+        if k == 7:
+            assert stat("planned_iterations") > 0
+            DEVICE.hold("cudaDeviceSynchronize", device=1)
+            off.start()
+            held_call("cudaDeviceSynchronize")  # the first GPU's storages have been brought
+        found.append(chain.train(pattern(1, start=k)))
+        torch.cuda.lms._wait_for_plans()
+    assert not torch.cuda.get_enabled_lms()
+    assert found == losses
+    assert other.sum().item() == floats(1)
 
 
 def test_without_planning_all_is_on_demand():

@@ -200,7 +200,7 @@ void Follower::act() {
     }
   };
   const Acting acting(acting_);
-  while (script_ && next_action_ < script_->actions().size() &&
+  while (room_.may_move() && script_ && next_action_ < script_->actions().size() &&
          script_->actions()[next_action_].place <= place_) {
     const Action action = script_->actions()[next_action_++];
     perform(action);

@@ -44,6 +44,12 @@ class Room {
   // a reason to stay. Can pause the mutex. Throws c10::OutOfMemoryError.
   void bring(Block& block, c10::cuda::CUDAStream stream);
 
+  // Whether storages may leave the device: not while LMS is being turned off, or has just been
+  // turned on. Can pause the mutex.
+  bool may_move() const {
+    return attention_.settled();
+  }
+
   // For plans: each starts what it says if that needs no wait and takes no memory from others, and
   // returns whether it did. copy_ahead() copies an idle block to the host, drop() pages it out, and
   // prefetch() pages it in. prefetch() can pause the mutex. None throws.
