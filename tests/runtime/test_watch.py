@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import runpy
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import CAPACITY, MIB
 from cxx import HERE, compile_cxx
+from hardware import simulated
 from releases import since, size_of
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
@@ -277,6 +279,26 @@ def test_an_operator_that_began_while_lms_was_off():
     assert ones_bytes(x)
 
 
+def test_a_region_that_began_while_lms_was_off():
+    x = managed(pattern(1))
+    torch.cuda.lms._watch()
+    torch.cuda.set_enabled_lms(False)
+    counts = []
+
+    @torch.cuda.lms.wrap
+    def native(x: torch.Tensor) -> None:
+        torch.cuda.set_enabled_lms(True)
+        torch.cuda.lms._watch()
+        managed(x)
+        counts.append(evict_count())
+
+    native(x)
+    assert counts == [0]
+    assert evict_count() == 1
+    torch.cuda.set_enabled_lms(False)
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
 def test_operators_inside_of_one_that_was_only_counted():
     x, y = managed(pattern(1)), managed(pattern(1, start=3))
 
@@ -378,6 +400,76 @@ def test_nothing_moves_before_that_operator_ends(gate):
     running.finish()
     assert evict_count() == 1
     assert ones_bytes(x)
+
+
+def held_call(device: Any, api: str) -> None:
+    """Waits until a thread is in a call that device.hold() stops there."""
+    deadline = time.monotonic() + 30
+    while not device.waiting(api) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert device.waiting(api)
+
+
+def added_to(x: torch.Tensor, errors: list[BaseException]) -> threading.Thread:
+    """Starts a thread that adds 1 to x."""
+
+    def add() -> None:
+        try:
+            torch._foreach_add_([x], 1)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    return thread
+
+
+@simulated
+def test_nothing_leaves_while_storages_are_brought_for_that_operator(gate, device):
+    x, other = pattern(1), managed(pattern(1).to("cuda:1"))
+    errors: list[BaseException] = []
+    gate.close_gate()
+    thread = added_to(x, errors)
+    gate.wait_at_gate()
+    torch.cuda.set_limit_lms(40 * MIB)
+    managed(x)
+    assert evict_count() == 1
+    device.hold("cudaDeviceSynchronize", device=1)
+    gate.open_gate()
+    held_call(device, "cudaDeviceSynchronize")  # the first GPU's storages have been brought
+    count = evict_count()
+    device.release("cudaDeviceSynchronize")
+    thread.join()
+    assert (errors, count) == ([], 0)
+    assert torch.equal(x.cpu(), pattern(1, start=1, device="cpu"))
+    assert torch.equal(other.cpu(), pattern(1, device="cpu"))
+
+
+@simulated
+def test_two_operators_that_are_counted_too_late(gate, device):
+    tensors = [pattern(1), pattern(1, start=5)]
+    torch.cuda.synchronize()
+    errors: list[BaseException] = []
+    threads = []
+    for x in tensors:
+        gate.close_gate()  # who waits goes on waiting
+        threads.append(added_to(x, errors))
+        gate.wait_at_gate()
+    torch.cuda.set_limit_lms(40 * MIB)
+    for x in tensors:
+        managed(x)
+    assert evict_count() == 2
+    torch.cuda.empty_cache()
+    device.hold("cudaMalloc", device=0)
+    gate.open_gate()
+    held_call(device, "cudaMalloc")  # for the first page-in
+    time.sleep(0.1)  # the other operator gets as far as it can
+    device.release("cudaMalloc")
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for x, start in zip(tensors, (1, 6), strict=True):
+        assert torch.equal(x.cpu(), pattern(1, start=start, device="cpu"))
 
 
 def test_a_range_that_only_has_an_operators_name(observers):

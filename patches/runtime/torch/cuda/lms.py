@@ -36,7 +36,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 6
+_ABI_VERSION = 7
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -122,6 +122,8 @@ def _open(path):
         ("release_address", ctypes.c_int, (storage,)),
         ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("end_region", ctypes.c_int, ()),
+        ("count_region", ctypes.c_int, ()),
+        ("uncount_region", None, ()),
         ("begin_compiled", ctypes.c_int, (ctypes.POINTER(ctypes.c_int),)),
         ("end_compiled", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("begin_hook", ctypes.c_int, ()),
@@ -1006,8 +1008,13 @@ def _as_hook(function):
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        if not (_settings["enabled"] and _library is not None):
+        if _library is None:
             return function(*args, **kwargs)
+        if _counts_region():
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _library.lms_uncount_region()
         _check(_library.lms_begin_hook())
         try:
             return function(*args, **kwargs)
@@ -1030,10 +1037,21 @@ def _resident_resize(function):
     return wrapper
 
 
+def _counts_region():
+    """Whether LMS is off, and waits for lms_uncount_region() if another thread turns it on."""
+    return not _settings["enabled"] and _library.lms_count_region()
+
+
 @contextlib.contextmanager
 def _region_of(storages):
-    if not (_settings["enabled"] and _library is not None):
+    if _library is None:
         yield
+        return
+    if _counts_region():
+        try:
+            yield
+        finally:
+            _library.lms_uncount_region()
         return
     storages = [s for s in storages if s.device.type == "cuda"]
     addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
@@ -1111,8 +1129,13 @@ def region(function):
 
     @functools.wraps(function)
     def wrapper(self, inputs, *args, **kwargs):
-        if not _settings["enabled"] or _library is None:
+        if _library is None:
             return function(self, inputs, *args, **kwargs)
+        if _counts_region():
+            try:
+                return function(self, inputs, *args, **kwargs)
+            finally:
+                _library.lms_uncount_region()
         if _launch is not None and _launch.launches_kernels(self):
             return _launch.call(function, self, inputs, *args, **kwargs)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]

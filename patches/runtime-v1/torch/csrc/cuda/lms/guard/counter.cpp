@@ -19,4 +19,10 @@ bool Counter::in_operator() {
   return false;
 }
 
+bool Counter::count() {
+  return true; // what the code accesses is brought at each access
+}
+
+void Counter::uncount() {}
+
 } // namespace torch::cuda::lms

@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/api/switch.h>
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/device/runtime.h>
+#include <torch/csrc/cuda/lms/guard/counter.h>
 #include <torch/csrc/cuda/lms/guard/guard.h>
 #include <torch/csrc/cuda/lms/guard/watch.h>
 
@@ -16,7 +17,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 6;
+constexpr int kAbiVersion = 7;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -225,6 +226,14 @@ int lms_begin_region(void* const* storages, size_t count) {
 
 int lms_end_region() {
   return checked([] { Guard::end_region(); });
+}
+
+int lms_count_region() {
+  return Counter::count();
+}
+
+void lms_uncount_region() {
+  Counter::uncount();
 }
 
 int lms_begin_compiled(int* outputs) {

@@ -58,6 +58,12 @@ LMS_API int lms_release_address(void* storage);
 LMS_API int lms_begin_region(void* const* storages, size_t count);
 LMS_API int lms_end_region(void);
 
+// For code like that while LMS is off: it needs no storages, because nothing is paged out before
+// lms_uncount_region(), even if another thread turns LMS on. Returns 0 if LMS is on already: then
+// lms_uncount_region() must not be called, and the other functions are needed.
+LMS_API int lms_count_region(void);
+LMS_API void lms_uncount_region(void);
+
 // Everything that this thread does between these two calls is compiled code that launches its
 // kernels through lms_python_launch(). If *outputs is set to 1, the storages that the code returns
 // have to be passed to lms_end_compiled(); otherwise count may be 0.

@@ -86,9 +86,11 @@ void Watch::counted_late() {
     return;
   }
   const Lock lock;
-  if (phase == Phase::Watching) {
-    Runtime::get().each([](Pager& pager) { pager.bring_all(); });
+  if (phase == Phase::Watching || phase == Phase::Settling) {
+    // Before the page-ins, because these pause the mutex: nothing may be paged out meanwhile.
     phase = Phase::Settling;
+    // Even if the phase was this one: another such operator may be waiting for its page-ins.
+    Runtime::get().each([](Pager& pager) { pager.bring_all(); });
   }
 }
 
