@@ -12,6 +12,7 @@ import torch
 import unseen
 from conftest import DEVICE, MIB
 from hardware import simulated
+from held import wait_for
 from releases import since
 from tensors import floats, pattern, stat
 
@@ -97,14 +98,6 @@ def test_all_page_ins_of_a_planned_iteration_are_ahead():
     assert moved["page_in_count"] == moved["prefetch_count"] > 0
 
 
-def held_call(api: str) -> None:
-    """Waits until a thread is in a call that hold() stops there."""
-    deadline = time.monotonic() + 30
-    while not DEVICE.waiting(api) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert DEVICE.waiting(api)
-
-
 def train_until_planned() -> None:
     torch.cuda.set_limit_lms(LIMIT)
     train(7)
@@ -130,7 +123,8 @@ def test_a_plan_moves_nothing_while_lms_is_turned_off():
             assert stat("planned_iterations") > 0
             DEVICE.hold("cudaDeviceSynchronize", device=1)
             off.start()
-            held_call("cudaDeviceSynchronize")  # the first GPU's storages have been brought
+            # The first GPU's storages have been brought then.
+            assert wait_for(DEVICE, "cudaDeviceSynchronize")
         found.append(chain.train(pattern(1, start=k)))
         torch.cuda.lms._wait_for_plans()
     assert not torch.cuda.get_enabled_lms()

@@ -15,6 +15,7 @@ import torch
 from conftest import MIB
 from faults import NOT_READY
 from hardware import simulated
+from held import wait_for
 from releases import scoped_library, since
 from simcuda.process import run_sim
 from tensors import evict, managed, pattern
@@ -346,14 +347,6 @@ class Collecting(threading.Thread):
             self.function()
         except BaseException as error:
             self.errors.append(error)
-
-
-def wait_for(device, api):
-    """Until a call is held; returns how many are, which is 0 when it takes too long."""
-    deadline = time.monotonic() + 30
-    while not device.waiting(api) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return device.waiting(api)
 
 
 @simulated

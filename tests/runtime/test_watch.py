@@ -14,6 +14,7 @@ import torch
 from conftest import CAPACITY, MIB
 from cxx import HERE, compile_cxx
 from hardware import simulated
+from held import wait_for
 from releases import since, size_of
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
@@ -402,14 +403,6 @@ def test_nothing_moves_before_that_operator_ends(gate):
     assert ones_bytes(x)
 
 
-def held_call(device: Any, api: str) -> None:
-    """Waits until a thread is in a call that device.hold() stops there."""
-    deadline = time.monotonic() + 30
-    while not device.waiting(api) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert device.waiting(api)
-
-
 def added_to(x: torch.Tensor, errors: list[BaseException]) -> threading.Thread:
     """Starts a thread that adds 1 to x."""
 
@@ -436,7 +429,7 @@ def test_nothing_leaves_while_storages_are_brought_for_that_operator(gate, devic
     assert evict_count() == 1
     device.hold("cudaDeviceSynchronize", device=1)
     gate.open_gate()
-    held_call(device, "cudaDeviceSynchronize")  # the first GPU's storages have been brought
+    assert wait_for(device, "cudaDeviceSynchronize")  # the first GPU's storages have been brought
     count = evict_count()
     device.release("cudaDeviceSynchronize")
     thread.join()
@@ -462,7 +455,7 @@ def test_two_operators_that_are_counted_too_late(gate, device):
     torch.cuda.empty_cache()
     device.hold("cudaMalloc", device=0)
     gate.open_gate()
-    held_call(device, "cudaMalloc")  # for the first page-in
+    assert wait_for(device, "cudaMalloc")  # for the first page-in
     time.sleep(0.1)  # the other operator gets as far as it can
     device.release("cudaMalloc")
     for thread in threads:

@@ -1011,10 +1011,7 @@ def _as_hook(function):
         if _library is None:
             return function(*args, **kwargs)
         if _counts_region():
-            try:
-                return function(*args, **kwargs)
-            finally:
-                _library.lms_uncount_region()
+            return _counted(function, *args, **kwargs)
         _check(_library.lms_begin_hook())
         try:
             return function(*args, **kwargs)
@@ -1040,6 +1037,14 @@ def _resident_resize(function):
 def _counts_region():
     """Whether LMS is off, and waits for lms_uncount_region() if another thread turns it on."""
     return not _settings["enabled"] and _library.lms_count_region()
+
+
+def _counted(function, *args, **kwargs):
+    """Calls a function as the region that _counts_region() has counted."""
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _library.lms_uncount_region()
 
 
 @contextlib.contextmanager
@@ -1132,10 +1137,7 @@ def region(function):
         if _library is None:
             return function(self, inputs, *args, **kwargs)
         if _counts_region():
-            try:
-                return function(self, inputs, *args, **kwargs)
-            finally:
-                _library.lms_uncount_region()
+            return _counted(function, self, inputs, *args, **kwargs)
         if _launch is not None and _launch.launches_kernels(self):
             return _launch.call(function, self, inputs, *args, **kwargs)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
