@@ -1,7 +1,7 @@
 """What programs for the first LMS rely on: its functions, its statistics, and what they mean.
 
 The steps are those of the test that the first LMS brought (1.4 and 1.5), for a device of 64 MiB.
-docs/v1.md has the differences.
+docs/migration.md has the differences.
 """
 
 from __future__ import annotations

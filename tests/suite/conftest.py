@@ -1,4 +1,4 @@
-"""Where the out-of-memory suite runs; see docs/usage.md, "Tests"."""
+"""Where the out-of-memory suite runs; see docs/how-to/test.md."""
 
 from __future__ import annotations
 
