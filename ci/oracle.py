@@ -5,8 +5,8 @@
     python ci/oracle.py -k Adam test_optim      # those whose names contain a word
     python ci/oracle.py --record                # write down what fails with LMS off
 
-Under the oracle (docs/environment.md) everything idle is paged out at each allocation. The same tests
-must fail as with LMS off: many do, because the device is a simulated one. Those are data, in
+Under the oracle (docs/environment.md) everything idle is paged out at each allocation. The same
+tests must fail as with LMS off: many do, because the device is a simulated one. Those are data, in
 tests/oracle/expected, as are the tests that cannot pass under the oracle, each with its reason.
 
 The files are those of a release that Debian packages; they are fetched and not kept here. Each
