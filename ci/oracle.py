@@ -5,9 +5,10 @@
     python ci/oracle.py -k Adam test_optim      # those whose names contain a word
     python ci/oracle.py --record                # write down what fails with LMS off
 
-Under the oracle (docs/environment.md) everything idle is paged out at each allocation. The same
-tests must fail as with LMS off: many do, because the device is a simulated one. Those are data, in
-tests/oracle/expected, as are the tests that cannot pass under the oracle, each with its reason.
+Under the oracle (docs/reference/environment.md) everything idle is paged out at each allocation.
+The same tests must fail as with LMS off: many do, because the device is a simulated one. Those are
+data, in tests/oracle/expected, as are the tests that cannot pass under the oracle, each with its
+reason.
 
 The files are those of a release that Debian packages; they are fetched and not kept here. Each
 runs in a process of its own. What kills it, or takes too long, is one test's outcome, and the next

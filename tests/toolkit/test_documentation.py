@@ -267,7 +267,7 @@ def test_each_statistic_is_described() -> None:
     report = ROOT / "patches/runtime/torch/csrc/cuda/lms/api/report.cpp"
     names = re.findall(r'"lms\.(\w+)"', report.read_text(encoding="utf-8"))
     assert len(names) > 20
-    text = Page(ROOT, "docs/statistics.md").text
+    text = Page(ROOT, "docs/reference/statistics.md").text
     assert [name for name in names if f"`{name}" not in text] == []
 
 
