@@ -15,7 +15,11 @@ import os
 import tempfile
 from typing import Any
 
+import hardware
 import pytest
+
+if hardware.wanted():
+    pytest.skip(hardware.REASON, allow_module_level=True)
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -24,14 +28,11 @@ triton = pytest.importorskip("triton", reason="there is no triton")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch._inductor.config  # noqa: E402
-from conftest import DEVICE, ON_HARDWARE  # noqa: E402
+from conftest import DEVICE  # noqa: E402
 from triton.backends import backends  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
 from triton.runtime import driver, interpreter  # noqa: E402
-
-if ON_HARDWARE:
-    pytest.skip("only for the simulated device", allow_module_level=True)
 
 complete = pytest.mark.skipif(
     tuple(map(int, triton.__version__.split(".")[:2])) < (3, 3),

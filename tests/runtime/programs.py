@@ -129,3 +129,5 @@ PROGRAMS = {
     program.__name__: program
     for program in (plain, residual, attention, foreach, mixed, checkpointed)
 }
+
+CONVOLUTIONS = {plain.__name__, residual.__name__}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL
-from programs import PROGRAMS
+from conftest import ON_HARDWARE, SMALL
+from hardware import REASON
+from programs import CONVOLUTIONS, PROGRAMS
 from releases import since
 from test_record import kinds, operators, trace_of
 
@@ -88,7 +90,10 @@ def test_as_a_recording(name, tmp_path):
     real, real_peak = last_iteration(recorded(tmp_path / "real.json", PROGRAMS[name]))
     fake, fake_peak = last_iteration(faked(tmp_path / "fake.json", PROGRAMS[name]))
     assert real_peak > 20 * SMALL
-    assert abs(fake_peak - real_peak) <= 0.03 * real_peak
+    assert fake_peak <= 1.03 * real_peak
+    if ON_HARDWARE and name in CONVOLUTIONS:
+        pytest.skip(f"a convolution without a workspace of cuDNN's: {REASON}")
+    assert fake_peak >= 0.97 * real_peak
     if name == "plain":
         assert fake == real
     # The rest is what the kernels of single operators allocate, and autograd's sums, which it makes
@@ -219,6 +224,8 @@ def test_mistakes(tmp_path):
 def test_without_a_gpu(name, tmp_path):
     """The same where PyTorch has no GPU, as on a laptop."""
     simulated = Path(__file__).parents[1] / "simcuda" / "auto"
+    # After it whatever this process has found its torch with.
+    paths = [str(simulated), os.environ.get("PYTHONPATH", "")]
     code = (
         "import sys, torch\n"
         f"sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
@@ -235,7 +242,11 @@ def test_without_a_gpu(name, tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "none.json")],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(simulated), "SIMCUDA_AUTO": "devices=0"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "SIMCUDA_AUTO": "devices=0",
+        },
         capture_output=True,
         text=True,
     )

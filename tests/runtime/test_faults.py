@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import CAPACITY, DEVICE, MIB, SMALL
 from faults import NOT_READY, OUT_OF_MEMORY, UNKNOWN, Job, Sweep
+from hardware import simulated
 from releases import RELEASE, untyped_storage
 from simcuda.process import run_sim
 from tensors import evict, managed, pattern, stat, turn_on
@@ -376,6 +377,7 @@ CASES = [
 ]
 
 
+@simulated
 @pytest.mark.parametrize(
     ("job", "api", "error"),
     CASES,

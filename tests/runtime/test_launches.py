@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from hardware import simulated
 from releases import scoped_library, since
 from stress import stress
 from tensors import evict, is_resident, managed, pattern, raw_address, stat, turn_on
@@ -216,6 +217,7 @@ def test_a_launch_while_lms_is_off(kernel):
     assert torch.equal(y.cpu(), expected())
 
 
+@simulated  # the kernels of Kernel run on the host, and here in threads, which cannot skip the test
 def test_threads(device):
     x = managed(pattern(1))
     results = [managed(pattern(1, start=i + 1)) for i in range(4)]
