@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel conda test cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
+.PHONY: help wheel conda test docs cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,15 +31,19 @@ else
 	$(BIN)/python ci/lanes.py
 endif
 
+docs: $(VENV)/.installed-docs ## Build the documentation's site into build/site (ARGS=--links follows links to other sites)
+	$(BIN)/python ci/docs.py $(ARGS)
+
 cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qemu, longer than `make test` does
 	LMS_CROSS=required $(BIN)/python ci/cross_tests.py --larger
 
 matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; a table goes to build/matrix.md
 	$(BIN)/lmsbuild dev matrix
 
-nightly: $(VENV)/.installed-dev ## Compile what the hooks change; run PROGRAMS random programs (10000) on three tags: hours
+nightly: $(VENV)/.installed-dev ## Compile what the hooks change; run PROGRAMS random programs (10000) on three tags; follow links: hours
 	$(BIN)/python ci/syntax.py --debian
 	$(BIN)/python ci/torch_tests.py --programs $(PROGRAMS)
+	$(BIN)/python ci/docs.py --links
 
 syntax: $(VENV)/.installed-dev ## Compile the upstream files that the hooks change, SOURCE=..., with them and without (TAG=...)
 	$(BIN)/python ci/syntax.py $(ARGS) $(SOURCE) $(TAG)
@@ -86,6 +90,10 @@ $(VENV)/.installed-conda: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[conda]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@ $(VENV)/.installed
+
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@ $(VENV)/.installed $(VENV)/.installed-conda
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-conda $(VENV)/.installed-docs

@@ -52,6 +52,7 @@ PARTS = (
     Part("newest-tag", (PYTHON, "ci/torch_tests.py", "--newest")),
     Part("oldest-tag", (PYTHON, "ci/torch_tests.py", "--oldest")),
     Part("cross", (PYTHON, "ci/cross_tests.py")),
+    Part("docs", (*PYTEST, "tests/docs")),
     Part("addon", (PYTHON, "ci/addon_tests.py")),
     Part("conda", (*PYTEST, "tests/conda")),
 )

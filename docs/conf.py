@@ -1,0 +1,55 @@
+"""Sphinx's configuration: `make docs` builds the site from the pages of this folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+project = "PyTorch with Large Model Support"
+author = "lmsbuild contributors"
+html_title = "Large Model Support"
+
+extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.napoleon", "docstrings", "outside"]
+exclude_patterns = ["examples/**/*.py"]
+highlight_language = "text"
+
+# The anchors that GitHub makes of headings, so that the same links work there and here.
+myst_heading_anchors = 4
+# Commands are copied without the prompt, and without what they print.
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+# Names of types in docstrings are the users' words, such as "path-like".
+napoleon_use_param = False
+napoleon_use_rtype = False
+
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_context = {"default_mode": "auto"}
+html_theme_options = {
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "footer_start": [],
+    "footer_end": [],
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+}
+
+# `make links` follows the links to other sites, which needs a network; the build does not.
+linkcheck_timeout = 20
+linkcheck_retries = 2
+linkcheck_anchors = False
+
+
+def setup(app: Sphinx) -> None:
+    # A diagram is shown as its source: Mermaid's renderer would come from a server.
+    app.add_lexer("mermaid", TextLexer)
