@@ -263,6 +263,7 @@ def set_limit_lms(limit):
     Raises:
         TypeError: if ``limit`` is not an int.
         ValueError: if ``limit`` is negative.
+        RuntimeError: if the LMS library is missing or belongs to another build.
     """
     _set_bytes("limit", _size(limit, "limit"))
 
@@ -286,6 +287,7 @@ def set_size_lms(size):
     Raises:
         TypeError: if ``size`` is not an int.
         ValueError: if ``size`` is negative.
+        RuntimeError: if the LMS library is missing or belongs to another build.
     """
     _set_bytes("size", _size(size, "size"))
 
@@ -312,6 +314,7 @@ def set_host_limit_lms(limit):
     Raises:
         TypeError: if ``limit`` is not an int.
         ValueError: if ``limit`` is negative.
+        RuntimeError: if the LMS library is missing or belongs to another build.
     """
     _set_bytes("host_limit", _size(limit, "limit"))
 
@@ -337,6 +340,9 @@ def reclaim_inactive():
     Returns:
         int: bytes of GPU memory that were given back to PyTorch's cache. 0 while
         LMS is off.
+
+    Raises:
+        RuntimeError: if the LMS library is missing or belongs to another build.
     """
     library = _load()
     if library is None:
@@ -604,6 +610,9 @@ def set_planning(enable):
 
     Args:
         enable (bool): ``False`` forgets all plans; LMS pages on demand.
+
+    Raises:
+        RuntimeError: if the LMS library is missing or belongs to another build.
     """
     enable = bool(enable)
     library = _load()
@@ -720,8 +729,8 @@ def resident(*tensors):
     while LMS is off.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
-            parameters and buffers. Only CUDA tensors are affected.
+        tensors (torch.Tensor or torch.nn.Module): tensors of any shape, dtype and
+            layout, and modules for their parameters and buffers. Only CUDA tensors are affected.
 
     Raises:
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
@@ -751,8 +760,8 @@ def exclude(*tensors):
     Has no effect while LMS is off.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
-            parameters and buffers. Only CUDA tensors are affected.
+        tensors (torch.Tensor or torch.nn.Module): tensors of any shape, dtype and
+            layout, and modules for their parameters and buffers. Only CUDA tensors are affected.
 
     Raises:
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
@@ -788,8 +797,8 @@ def release(*tensors):
     Call it when the address is no longer used.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
-            parameters and buffers.
+        tensors (torch.Tensor or torch.nn.Module): tensors of any shape, dtype and
+            layout, and modules for their parameters and buffers.
     """
     if _library is not None:
         for storage in _storages(_tensors(tensors)):
@@ -800,7 +809,7 @@ def is_resident(tensor):
     r"""Returns whether a tensor's memory is on its GPU now.
 
     Args:
-        tensor (torch.Tensor): a tensor of any device.
+        tensor (torch.Tensor): a tensor of any device, shape, dtype and layout.
 
     Returns:
         bool: always ``True`` for tensors that LMS does not manage.
@@ -1085,7 +1094,7 @@ def wrap(target):
 
     Args:
         target (callable, torch.nn.Module or torch.autograd.Function class): what
-            to wrap.
+            to wrap. The tensors that it is passed may have any shape, dtype and layout.
 
     Returns:
         A function that calls ``target``. If ``target`` is a module or a class, its
@@ -1248,10 +1257,10 @@ def stats(device=None):
           they had requested
         - ``plans``, ``planned_iterations``, ``plan_departures``: plans that were
           made, iterations that went as planned, and iterations that did something
-          else than planned (``set_planning()``);
+          else than planned (``set_planning()``)
         - ``copied_ahead_count``, ``prefetch_count``: storages that a plan copied to
           the host while they were still on the GPU, and page-ins that a plan issued
-          before they were needed;
+          before they were needed
         - ``violations``, ``clean_violations``: with the oracle, comparisons that
           failed after and before the release check
     """
