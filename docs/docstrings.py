@@ -1,4 +1,4 @@
-"""The directive `functions`: the functions of lms.py, by their docstrings.
+"""The directive `functions`: the functions of torch.cuda.lms, by their docstrings.
 
 The file is parsed, and not imported, because that needs PyTorch.
 """
@@ -17,13 +17,13 @@ from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-SOURCE = Path(__file__).resolve().parent.parent / "patches/runtime/torch/cuda/lms.py"
+SOURCE = Path(__file__).resolve().parent.parent / "patches/runtime/torch/cuda/lms/__init__.py"
 # What PyTorch's own files call says so.
 INTERNAL = "For PyTorch's own files."
 
 
 def parse() -> tuple[dict[str, ast.FunctionDef], list[str]]:
-    """The public functions of lms.py by name, and the names of those that torch.cuda has, too."""
+    """The public functions of torch.cuda.lms by name, and the names of those that torch.cuda has, too."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
     exported: list[str] = []
     functions = {}

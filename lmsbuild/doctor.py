@@ -169,7 +169,7 @@ def _library(told: Mapping[str, Any], registry: Registry) -> Iterator[Finding]:
         topic="library",
         text=f"interface version {lms['abi']}, {lms['path']}"
         if same
-        else f"has interface version {lms['abi']}, and torch/cuda/lms.py needs {lms['wanted']}:"
+        else f"has interface version {lms['abi']}, and torch.cuda.lms needs {lms['wanted']}:"
         " the two come from different builds; reinstall this torch",
         wrong=not same,
     )

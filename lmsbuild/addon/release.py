@@ -29,7 +29,7 @@ class Release:
     Attributes:
         files: what goes into its own folder, by name.
         modules: the runtime's Python files, which are the same for each release, by path
-            ("torch/cuda/lms.py").
+            ("torch/cuda/lms/__init__.py").
         extends: the packages of PyTorch that the modules are in ("torch.cuda").
     """
 

@@ -28,7 +28,7 @@ from lmsbuild.tools import elf
 from lmsbuild.wheel import integrity, provenance
 from lmsbuild.wheel.verify import Check, api_problems, export_problems, read_library
 
-_API_MODULE = f"{RUNTIME}/cuda/lms.py"
+_API_MODULE = f"{RUNTIME}/cuda/lms/__init__.py"
 _KINDS = ({"run"}, {"decorate", "with"}, {"change", "sha256", "count", "lines"})
 
 

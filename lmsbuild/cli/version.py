@@ -8,7 +8,7 @@ import click
 
 import lmsbuild
 
-_RUNTIME = "runtime/torch/cuda/lms.py"  # below patches/
+_RUNTIME = "runtime/torch/cuda/lms/__init__.py"  # below patches/
 
 
 def version_option(command: click.Command) -> None:

@@ -28,7 +28,7 @@ from lmsbuild.wheel.base import BaseWheel
 from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 NAME = "pytorch"  # what conda calls torch
-FACE = "torch/cuda/lms.py"  # what a torch with LMS has, however it was built
+FACE = "torch/cuda/lms/__init__.py"  # what a torch with LMS has, however it was built
 _HOME = "https://pytorch.org"
 
 

@@ -25,7 +25,7 @@ from lmsbuild.wheel.integrity import is_binary
 from lmsbuild.wheel.provenance import Provenance
 from lmsbuild.wheel.version import LOCAL_VERSION, VERSION_MEMBER
 
-API_MODULE = "torch/cuda/lms.py"
+API_MODULE = "torch/cuda/lms/__init__.py"
 API_PACKAGE = "torch/cuda/__init__.py"
 
 # What users call on torch.cuda, since the first LMS.

@@ -59,7 +59,7 @@ class Runner:
         code = (
             "import importlib.util as u, pathlib\n"
             "torch = pathlib.Path(u.find_spec('torch').origin).parent\n"
-            "print((torch / 'cuda' / 'lms.py').exists())"
+            "print((torch / 'cuda' / 'lms' / '__init__.py').exists())"
         )
         return ask(self.python, code) == "True"
 

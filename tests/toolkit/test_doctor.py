@@ -74,7 +74,7 @@ def fake_torch(
         "torch/__init__.py": TORCH.format(version=version, equal=equal),
         "torch/version.py": "cuda = '13.0'\n",
         "torch/cuda/__init__.py": CUDA.format(devices=devices, backend=backend),
-        "torch/cuda/lms.py": LMS.format(resident=resident),
+        "torch/cuda/lms/__init__.py": LMS.format(resident=resident),
         f"torch-{version}.dist-info/METADATA": f"Name: torch\nVersion: {version}\n",
     }
     if provenance:
@@ -82,7 +82,7 @@ def fake_torch(
             {"tag": TAG.name, "base": "torch.whl", "lmsbuild": "0.1.0", "commit": "abc"}
         )
     if not lms:
-        del files["torch/cuda/lms.py"]
+        del files["torch/cuda/lms/__init__.py"]
         text = files["torch/cuda/__init__.py"]
         files["torch/cuda/__init__.py"] = "\n".join(text.splitlines()[2:])
     for name, text in files.items():
@@ -138,7 +138,7 @@ def test_all_is_well(told: Any, tmp_path: Path) -> None:
             "this torch has none; there are no patches for",
         ),
         ({"abi": None}, "library: does not load: there is no "),
-        ({"abi": 1}, "has interface version 1, and torch/cuda/lms.py needs 2"),
+        ({"abi": 1}, "has interface version 1, and torch.cuda.lms needs 2"),
         ({"devices": 0}, "GPU: none that can be used (RuntimeError: Found no NVIDIA driver on"),
         ({"backend": "cudaMallocAsync"}, "allocator: cudaMallocAsync, and LMS works with"),
         ({"resident": True}, "trial: failed: a tensor that no operator uses stayed on the GPU"),
@@ -157,7 +157,7 @@ def test_the_library_of_the_add_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     release.mkdir(parents=True)
     library = (site / "torch/lib/libtorch_lms.so").rename(release / "libtorch_lms.so")
     (release / "lms.json").write_text('{"tag": "v0", "base": "the.whl"}')
-    with (site / "torch/cuda/lms.py").open("a") as file:
+    with (site / "torch/cuda/lms/__init__.py").open("a") as file:
         file.write(f"_library_path = {str(library)!r}\n")
     monkeypatch.setenv("PYTHONPATH", str(site))
     found = ask(sys.executable)
@@ -170,7 +170,7 @@ def test_a_torch_that_the_add_on_does_not_know(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     site = fake_torch(tmp_path, abi=None)
-    with (site / "torch/cuda/lms.py").open("a") as file:
+    with (site / "torch/cuda/lms/__init__.py").open("a") as file:
         file.write("_unsupported = 'PyTorch 9 is new'\n")
     monkeypatch.setenv("PYTHONPATH", str(site))
     assert wrong(ask(sys.executable)) == ["LMS: has no effect: PyTorch 9 is new"]

@@ -193,8 +193,8 @@ def wrong_names(page: Page) -> Iterator[str]:
 
 @cache
 def interface(root: Path) -> tuple[set[str], set[str]]:
-    """The functions of lms.py, and those of them that are in torch.cuda, too."""
-    path = root / "patches/runtime/torch/cuda/lms.py"
+    """The functions of torch.cuda.lms, and those of them that are in torch.cuda, too."""
+    path = root / "patches/runtime/torch/cuda/lms/__init__.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     (names,) = (
@@ -285,7 +285,7 @@ def page(tmp_path: Path) -> Page:
     """A page of a small project, which says nothing yet."""
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for path in ("patches/runtime/torch/cuda/lms.py", "tests/toolkit/cli/test_main.py"):
+    for path in ("patches/runtime/torch/cuda/lms/__init__.py", "tests/toolkit/cli/test_main.py"):
         (tmp_path / path).parent.mkdir(parents=True)
         shutil.copy(ROOT / path, tmp_path / path)
     (tmp_path / "README.md").write_text("# A title, and more\n\n## Twice\n\n## Twice\n")

@@ -54,7 +54,7 @@ def test_the_official_files_are_the_tags(python: str, site: Path, tag: Tag) -> N
     version = evaluate(
         python, site, "result = [torch.version.git_version, torch.cuda.lms.__file__]"
     )
-    assert version == [tag.git_commit, str(site / "torch/cuda/lms.py")]
+    assert version == [tag.git_commit, str(site / "torch/cuda/lms/__init__.py")]
 
 
 def test_syntax(tag: Tag, patched: Outcome) -> None:
@@ -62,7 +62,7 @@ def test_syntax(tag: Tag, patched: Outcome) -> None:
     oldest = tuple(int(part) for part in tag.pythons[0].split("."))
     names = {file.path for mail in load_series(tag).mails for file in mail.files}
     python = sorted(name for name in names if name.endswith(".py"))
-    assert "torch/cuda/lms.py" in python
+    assert "torch/cuda/lms/__init__.py" in python
     assert "test/test_cuda.py" in python
     for name in python:
         text = (patched.directory / name).read_text("utf-8")
@@ -196,7 +196,8 @@ result = [calls, "Large Model" in torch.cuda.memory_summary()]
     assert not mentioned, "memory_summary() speaks of LMS although it was never on"
 
 
-# A library with the runtime's C interface, as far as lms.py uses it, that writes down the calls.
+# A library with the runtime's C interface, as far as torch.cuda.lms uses it. It writes the calls
+# down.
 _LIBRARY = """
 class Function:
     def __init__(self, name):

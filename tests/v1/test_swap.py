@@ -412,7 +412,7 @@ def test_two_streams(lms: Lms) -> None:
     with lms.stream(other):
         assert all(tensor.same(seed) for seed, tensor in enumerate(tensors))
         for seed, tensor in enumerate(tensors):
-            with lms.operator():  # as lms.py has it
+            with lms.operator():  # as torch.cuda.lms has it
                 tensor.record_stream(other)
             tensor.fill(seed + 100)
     lms.do("synchronize")

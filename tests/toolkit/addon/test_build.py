@@ -62,7 +62,7 @@ def test_it_has_the_library_the_edits_and_the_modules(fake: FakeTorch, wheel: Pa
         "torch_lms/install.py",
         "torch_lms/edits.py",
         "torch_lms/package.json",
-        "torch_lms/runtime/cuda/lms.py",
+        "torch_lms/runtime/cuda/lms/__init__.py",
         f"{RELEASE}/libtorch_lms.so",
         f"{RELEASE}/release.json",
         f"{RELEASE}/lms.json",
@@ -73,8 +73,8 @@ def test_it_has_the_library_the_edits_and_the_modules(fake: FakeTorch, wheel: Pa
         f"{DIST_INFO}/licenses/LICENSE",
         f"{DIST_INFO}/licenses/NOTICE",
     }
-    runtime = fake.patches / "runtime/torch/cuda/lms.py"
-    assert members["torch_lms/runtime/cuda/lms.py"] == runtime.read_bytes()
+    runtime = fake.patches / "runtime/torch/cuda/lms/__init__.py"
+    assert members["torch_lms/runtime/cuda/lms/__init__.py"] == runtime.read_bytes()
     assert json.loads(members["torch_lms/package.json"]) == {"extends": ["torch.cuda"]}
     # No file of PyTorch's is in it, and version.py, which is marked in a grafted wheel, is no edit.
     assert json.loads(members[f"{RELEASE}/release.json"]) == {
@@ -190,17 +190,17 @@ def test_several_releases_share_the_python_files(fake: FakeTorch) -> None:
     one = Release(
         tag=fake.tag,
         files={"release.json": b"1"},
-        modules={"torch/cuda/lms.py": b"x"},
+        modules={"torch/cuda/lms/__init__.py": b"x"},
         extends=frozenset(["torch.cuda"]),
     )
     two = dataclasses.replace(one, tag=other_tag(fake.tag, name="v9.2.0"))
     members = members_for([one, two])
-    assert {name for name in members if name.endswith("lms.py")} == {
-        "torch_lms/runtime/cuda/lms.py"
+    assert {name for name in members if name.endswith("cuda/lms/__init__.py")} == {
+        "torch_lms/runtime/cuda/lms/__init__.py"
     }
     assert f"{RELEASE}/release.json" in members
     assert "torch_lms/releases/9.2.0/release.json" in members
-    other = dataclasses.replace(two, modules={"torch/cuda/lms.py": b"y"})
+    other = dataclasses.replace(two, modules={"torch/cuda/lms/__init__.py": b"y"})
     with pytest.raises(AddonTagError, match=f"v{VERSION} and v9.2.0 need different Python files"):
         members_for([one, other])
 

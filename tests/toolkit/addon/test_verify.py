@@ -69,14 +69,24 @@ def without(text: str) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("member", "change", "check", "problem"),
     [
-        ("torch/cuda/lms.py", lambda _: b"", "files", "torch/cuda/lms.py does not belong"),
+        (
+            "torch/cuda/lms/__init__.py",
+            lambda _: b"",
+            "files",
+            "torch/cuda/lms/__init__.py does not belong",
+        ),
         (f"{DIST_INFO}/entry_points.txt", lambda _: b"", "files", "does not name torch_lms"),
         (f"{RELEASE}/lms.json", lambda _: b"{}", "provenance", "cannot be read"),
         (f"{RELEASE}/lms.json", without(VERSION), "provenance", "is that of v"),
         (f"{RELEASE}/release.json", lambda _: b"[]", "hooks", "cannot be read"),
         (f"{RELEASE}/release.json", without("import "), "hooks", "SyntaxError"),
         (f"{RELEASE}/libtorch_lms.so", lambda _: b"", "LMS libraries", "no shared library"),
-        ("torch_lms/runtime/cuda/lms.py", without("set_limit"), "Python interface", "no set_limit"),
+        (
+            "torch_lms/runtime/cuda/lms/__init__.py",
+            without("set_limit"),
+            "Python interface",
+            "no set_limit",
+        ),
     ],
 )
 def test_a_fault_is_found(

@@ -24,7 +24,7 @@ def line() -> str:
 
 def test_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "toolkit_commit", lambda: "1a2b3c-dirty")
-    source = (ROOT / "patches/runtime/torch/cuda/lms.py").read_text("utf-8")
+    source = (ROOT / "patches/runtime/torch/cuda/lms/__init__.py").read_text("utf-8")
     (abi,) = re.findall(r"^_ABI_VERSION = (\d+)$", source, re.MULTILINE)
     assert line() == f"lmsbuild {lmsbuild.__version__}, runtime ABI {abi}, commit 1a2b3c-dirty"
 

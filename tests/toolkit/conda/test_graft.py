@@ -75,7 +75,7 @@ def test_the_same_kind_comes_out(
     assert old.keys() - new.keys() == set()
     assert new.keys() - old.keys() == {
         LIBRARY,
-        f"{SITE}/torch/cuda/lms.py",
+        f"{SITE}/torch/cuda/lms/__init__.py",
         "info/lms.json",
     }
     assert {name for name in old if old[name] != new[name]} == {

@@ -343,7 +343,7 @@ def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wheel_without_lms_is_refused(fake: FakeTorch, tmp_path: Path) -> None:
-    wheel = lms_wheel(fake, tmp_path / "wheels", changes={"torch/cuda/lms.py": None})
+    wheel = lms_wheel(fake, tmp_path / "wheels", changes={"torch/cuda/lms/__init__.py": None})
     refuse(wheel, tmp_path, CondaError, "has no LMS")
 
 

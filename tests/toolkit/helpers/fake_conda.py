@@ -64,7 +64,7 @@ def lms_wheel(
         b"Requires-Dist: filelock\n",
         b"Requires-Dist: filelock\nRequires-Dist: sympy==1.13.1\nRequires-Dist: triton~=3.9.0\n",
     )
-    wheel.members["torch/cuda/lms.py"] = b"def set_enabled_lms(enable): ...\n"
+    wheel.members["torch/cuda/lms/__init__.py"] = b"def set_enabled_lms(enable): ...\n"
     for name, data in (changes or {}).items():
         if data is None:
             wheel.members.pop(name)

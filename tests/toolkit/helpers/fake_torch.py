@@ -198,7 +198,7 @@ def write_patches(folder: Path) -> Path:
         "tags.toml": TAGS,
         f"v{VERSION}/series": "0001-offer-LMS.patch\n",
         f"v{VERSION}/0001-offer-LMS.patch": HOOK,
-        "runtime/torch/cuda/lms.py": LMS_PY,
+        "runtime/torch/cuda/lms/__init__.py": LMS_PY,
         "runtime/torch/csrc/cuda/lms/exports.map": "{ global: lms_*; local: *; };\n",
         "runtime/torch/csrc/cuda/lms/parts.h": "int part();\n",
         "runtime/torch/csrc/cuda/lms/part.cpp": "int part() { return 1; }\n",

@@ -82,7 +82,7 @@ def grafted(fake: FakeTorch, offline: None, shared_cache: Path, tmp_path: Path) 
 def test_the_new_wheel_replaces_adds_and_keeps(fake: FakeTorch, grafted: GraftResult) -> None:
     assert grafted.path.name == GRAFTED
     old, new = members_of(fake.base), members_of(grafted.path)
-    added = {"torch/cuda/lms.py", "torch/lib/libtorch_lms.so", f"{NEW_INFO}/lms.json"}
+    added = {"torch/cuda/lms/__init__.py", "torch/lib/libtorch_lms.so", f"{NEW_INFO}/lms.json"}
     renamed = {name.replace(DIST_INFO, NEW_INFO) for name in old}
     assert set(new) == renamed | added
     touched = {
@@ -97,7 +97,10 @@ def test_the_new_wheel_replaces_adds_and_keeps(fake: FakeTorch, grafted: GraftRe
         b"from .memory import *  # noqa: F403\nfrom .lms import *  # noqa: F403\n"
     )
     assert f"__version__ = '{VERSION}+cu130.lms1'".encode() in new["torch/version.py"]
-    assert new["torch/cuda/lms.py"] == (fake.patches / "runtime/torch/cuda/lms.py").read_bytes()
+    assert (
+        new["torch/cuda/lms/__init__.py"]
+        == (fake.patches / "runtime/torch/cuda/lms/__init__.py").read_bytes()
+    )
 
 
 def test_only_the_header_of_metadata_changes(grafted: GraftResult) -> None:
@@ -145,7 +148,7 @@ def test_upstreams_members_are_copied_still_compressed(
         assert new.getinfo(name).external_attr >> 16 == 0o100755
         library = new.getinfo("torch/lib/libtorch_lms.so")
         assert library.external_attr >> 16 == 0o100755
-        assert new.getinfo("torch/cuda/lms.py").external_attr >> 16 == 0o100644
+        assert new.getinfo("torch/cuda/lms/__init__.py").external_attr >> 16 == 0o100644
         assert {info.date_time for info in new.infolist()} == {DATE}
 
 
@@ -183,7 +186,7 @@ def test_every_input_counts_in_the_provenance(
     fake: FakeTorch, offline: None, grafted: GraftResult, shared_cache: Path, tmp_path: Path
 ) -> None:
     patches = write_patches(tmp_path / "patches")
-    runtime = patches / "runtime/torch/cuda/lms.py"
+    runtime = patches / "runtime/torch/cuda/lms/__init__.py"
     runtime.write_text(runtime.read_text() + "# changed\n")
     hook = patches / f"v{VERSION}/0001-offer-LMS.patch"
     hook.write_text(hook.read_text().replace("Why.", "Why not."))

@@ -123,7 +123,7 @@ def test_only_what_differs_is_real(overlay: Path, site: Path) -> None:
     )
     assert real == [
         "torch/cuda/__init__.py",
-        "torch/cuda/lms.py",
+        "torch/cuda/lms/__init__.py",
         "torch/lib/libtorch_lms.so",
         "torch/version.py",
     ]

@@ -247,8 +247,10 @@ def test_missing_and_foreign_exports(good: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_python_function(good: Path, tmp_path: Path) -> None:
-    text = members_of(good)["torch/cuda/lms.py"].replace(b"def reclaim_inactive", b"def other")
-    found = failures(verify(rebuilt(good, tmp_path, {"torch/cuda/lms.py": text})))
+    text = members_of(good)["torch/cuda/lms/__init__.py"].replace(
+        b"def reclaim_inactive", b"def other"
+    )
+    found = failures(verify(rebuilt(good, tmp_path, {"torch/cuda/lms/__init__.py": text})))
     assert found == {"Python interface": ["torch.cuda.lms has no reclaim_inactive"]}
 
 
@@ -264,10 +266,10 @@ def test_functions_that_torch_cuda_does_not_offer(good: Path, tmp_path: Path) ->
 
 
 def test_missing_and_broken_python_files(good: Path, tmp_path: Path) -> None:
-    found = failures(verify(rebuilt(good, tmp_path, {"torch/cuda/lms.py": None})))
-    assert found["Python interface"] == ["torch/cuda/lms.py is missing"]
-    found = failures(verify(rebuilt(good, tmp_path, {"torch/cuda/lms.py": b"def ("})))
-    assert "torch/cuda/lms.py cannot be read" in found["Python interface"][0]
+    found = failures(verify(rebuilt(good, tmp_path, {"torch/cuda/lms/__init__.py": None})))
+    assert found["Python interface"] == ["torch/cuda/lms/__init__.py is missing"]
+    found = failures(verify(rebuilt(good, tmp_path, {"torch/cuda/lms/__init__.py": b"def ("})))
+    assert "torch/cuda/lms/__init__.py cannot be read" in found["Python interface"][0]
 
 
 def test_versions_that_disagree(good: Path, tmp_path: Path) -> None:

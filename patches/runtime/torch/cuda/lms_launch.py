@@ -4,7 +4,7 @@ A launch is one operator on the tensors that it gets. The methods of Inductor, T
 that launch kernels are replaced when LMS is turned on, or when their module is imported after that.
 """
 
-# This file runs on every Python that a supported PyTorch runs on: see lms.py.
+# This file runs on every Python that a supported PyTorch runs on: see torch.cuda.lms.
 
 import ctypes
 import functools

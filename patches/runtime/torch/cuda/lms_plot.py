@@ -1,6 +1,6 @@
 r"""Reports of a recording that is still in memory, for ``torch.cuda.lms.plot()``."""
 
-# As lms.py, this file runs on every Python that a supported PyTorch runs on.
+# As torch.cuda.lms, this file runs on every Python that a supported PyTorch runs on.
 
 import torch
 from torch.cuda import lms_trace

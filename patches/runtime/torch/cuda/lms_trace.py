@@ -3,7 +3,7 @@ r"""Recordings of what operators use, for planning and simulating Large Model Su
 This is the part of ``torch.cuda.lms`` that writes a trace to a file.
 """
 
-# As lms.py, this file runs on every Python that a supported PyTorch runs on.
+# As torch.cuda.lms, this file runs on every Python that a supported PyTorch runs on.
 
 import ctypes
 import gzip

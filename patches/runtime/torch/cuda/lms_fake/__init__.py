@@ -5,5 +5,5 @@ those of a recording, without a GPU and without the memory of the model. This pa
 imports nothing of ``torch.cuda.lms``, because lmsbuild uses it with any PyTorch.
 """
 
-# As lms.py, these files run on every Python that a supported PyTorch runs on. Only what is imported
-# when a recording starts needs a PyTorch that has fake tensors.
+# As torch.cuda.lms, these files run on every Python that a supported PyTorch runs on. Only what is
+# imported when a recording starts needs a PyTorch that has fake tensors.

@@ -1,4 +1,4 @@
-# Included by torch/CMakeLists.txt: libtorch_lms.so, which torch/cuda/lms.py loads, and
+# Included by torch/CMakeLists.txt: libtorch_lms.so, which torch.cuda.lms loads, and
 # libtorch_lms_seam.so, which torch/_lms_seam.py loads before PyTorch's own libraries.
 include(CMakeDependentOption)
 # With static libraries, the runtime would contain a second copy of them, with separate globals.

@@ -1,4 +1,4 @@
-# Included by torch/CMakeLists.txt: libtorch_lms.so, which torch/cuda/lms.py loads.
+# Included by torch/CMakeLists.txt: libtorch_lms.so, which torch.cuda.lms loads.
 include(CMakeDependentOption)
 # With static libraries, the runtime would contain a second copy of them, with separate globals.
 # Upstream's split build has other targets.

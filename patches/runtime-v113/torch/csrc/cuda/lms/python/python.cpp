@@ -1,5 +1,5 @@
-// These releases compile no code whose kernels Python launches. lms.py calls only the first of
-// these functions, if any.
+// These releases compile no code whose kernels Python launches. Python's part calls only
+// the first of these functions, if any.
 
 #include <torch/csrc/cuda/lms/python/python.h>
 

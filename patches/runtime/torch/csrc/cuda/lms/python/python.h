@@ -1,8 +1,8 @@
 #pragma once
 
-// What lms.py replaces Python methods with: functions that Python calls without ctypes, because
-// compiled code calls them for each kernel. Load the library with ctypes.PyDLL for these; they need
-// the GIL.
+// What torch.cuda.lms replaces Python methods with: functions that Python calls without ctypes,
+// because compiled code calls them for each kernel. Load the library with ctypes.PyDLL for these;
+// they need the GIL.
 
 #include <torch/csrc/cuda/lms/base/export.h>
 #include <torch/csrc/cuda/lms/python/interpreter.h>

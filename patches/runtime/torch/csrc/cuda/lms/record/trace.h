@@ -38,6 +38,6 @@ struct TraceEvent {
   uint8_t unused = 0;
 };
 
-static_assert(sizeof(TraceEvent) == 16, "lms.py reads arrays of them");
+static_assert(sizeof(TraceEvent) == 16, "torch.cuda.lms reads arrays of them");
 
 } // namespace torch::cuda::lms

@@ -71,7 +71,7 @@ _warned = False
 def _path():
     if _library_path is not None:
         return _library_path
-    folder = os.path.join(os.path.dirname(os.path.dirname(__file__)), "lib")
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
     paths = [os.path.join(folder, name) for name in ("libtorch_lms.so", "libc10_cuda.so")]
     return next((path for path in paths if os.path.exists(path)), paths[0])
 
@@ -92,7 +92,7 @@ def _open(path):
     found = library.lms_abi_version()
     if found != _ABI_VERSION:
         raise RuntimeError(
-            "LMS: {} has version {} of the interface, and torch/cuda/lms.py needs {}: the two "
+            "LMS: {} has version {} of the interface, and torch.cuda.lms needs {}: the two "
             "come from different builds.".format(path, found, _ABI_VERSION)
         )
     size = ctypes.c_size_t
