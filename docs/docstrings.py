@@ -23,7 +23,7 @@ INTERNAL = "For PyTorch's own files."
 
 
 def parse() -> tuple[dict[str, ast.FunctionDef], list[str]]:
-    """The public functions of torch.cuda.lms by name, and the names of those that torch.cuda has, too."""
+    """The public functions by name, and the names of those that torch.cuda has, too."""
     tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
     exported: list[str] = []
     functions = {}
