@@ -245,7 +245,7 @@ class BuildConfigError(PatchError):
     """The configuration of the build, or the data that it is made from, is malformed."""
 
 
-# Conda packages and channels -------------------------------------------------------------------
+# Conda packages, channels and package indexes -----------------------------------------------
 
 
 class CondaError(InputError):
@@ -260,12 +260,16 @@ class ChannelError(InputError):
     """A folder is no conda channel, a file in it no conda package, or it cannot be served."""
 
 
+class WheelIndexError(InputError):
+    """A folder is no package index and cannot become one, or a file in it is no wheel."""
+
+
 class ChangedPackageError(InputError):
-    """The channel has a package of this name with other content."""
+    """The channel or the package index has a package of this name with other content."""
 
 
 class StaleIndexError(CheckError):
-    """A channel's index does not describe the packages that lie there."""
+    """The index of a channel, or a package index, does not describe the packages that lie there."""
 
 
 # The machine --------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from lmsbuild.errors import (
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.cache import sha256_of
+from lmsbuild.tools.hashes import Hashes
 
 INDEX = "repodata.json"
 ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)
@@ -32,8 +33,6 @@ _LOCK_FILE = ".lmsbuild.lock"
 _NEW_INDEX = ".lmsbuild-index"  # where a new index is written before it replaces the old one
 # rattler's threads outlive their coroutine, and a process that ends before them crashes.
 _LINGER_SECONDS = 0.2
-
-Signature = tuple[int, int, int]  # of a file: inode, bytes, time of change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,12 @@ class Channel:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._hashes: dict[Path, tuple[Signature, str]] = {}
+        self._hashes = Hashes()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has the index of a platform."""
+        return any((self.folder / subdir / INDEX).is_file() for subdir in ALL_SUBDIRS)
 
     def add(self, packages: Iterable[Path], say: Callable[[str], None]) -> list[Path]:
         """Copy packages into the channel and index it. Returns the new files.
@@ -176,21 +180,11 @@ class Channel:
         try:
             if path is None or path.stat().st_size != package.size:
                 return "is missing" if path is None else "has changed since it was indexed"
-            if self._sha256(path) != package.sha256:
+            if self._hashes.sha256(path) != package.sha256:
                 return "has changed since it was indexed"
         except FileNotFoundError:
             return "is missing"
         return None
-
-    def _sha256(self, path: Path) -> str:
-        signature = signature_of(path)
-        known = self._hashes.get(path)
-        if known is None or known[0] != signature:
-            known = signature, sha256_of(path)
-            # If it changed while it was read, the hash is of no version of it.
-            if signature_of(path) == signature:
-                self._hashes[path] = known
-        return known[1]
 
     def _files(self, subdirs: Iterable[str] = ALL_SUBDIRS) -> Iterator[Path]:
         for subdir in subdirs:
@@ -270,12 +264,6 @@ class Channel:
         for path in subdir.glob("*repodata*"):
             if path.name not in fresh:
                 path.unlink()
-
-
-def signature_of(path: Path) -> Signature:
-    """What changes when a file is written to or replaced. Raises OSError."""
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _run(index_fs: Any, folder: Path) -> None:

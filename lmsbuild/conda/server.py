@@ -1,4 +1,4 @@
-"""A read-only HTTP server for a channel, for use in a local network."""
+"""A read-only HTTP server for a channel and a package index, for use in a local network."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import IO, cast
+from urllib.parse import unquote
 
 from lmsbuild.conda.channel import ALL_SUBDIRS, INDEX, Channel
 from lmsbuild.errors import LmsbuildError
+from lmsbuild.index import pages
+from lmsbuild.index.package_index import HTML, JSON, SIMPLE, PackageIndex
 
 # What a request may name besides the packages that the index describes.
 _INDEXES = (INDEX, f"{INDEX}.zst")
-_TYPES = {".json": "application/json", ".zst": "application/zstd"}
+_TYPES = {
+    ".html": pages.HTML_TYPE,
+    ".json": "application/json",
+    ".metadata": "text/plain; charset=utf-8",
+    ".zst": "application/zstd",
+}
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves one channel: its indexes, and the packages that they describe.
+    """Serves one folder: the indexes of a channel and of a package index, and what they describe.
 
     A file that has changed since it was indexed is not served.
     """
@@ -30,7 +38,8 @@ class Server(http.server.ThreadingHTTPServer):
         self, address: tuple[str, int], channel: Channel, say: Callable[[str], None]
     ) -> None:
         self.channel = channel
-        self.guard = threading.Lock()  # of the channel's remembered hashes
+        self.index = PackageIndex(channel.folder)
+        self.guard = threading.Lock()  # of the remembered hashes
         self.say = say
         super().__init__(address, Handler)
 
@@ -45,8 +54,10 @@ class Server(http.server.ThreadingHTTPServer):
         If it is not served, returns None and the reason ("" if there is no such file). The path is
         only compared with the known names, and never used to open a file.
         """
-        parts = path.split("?", 1)[0].split("/")
+        parts = path.split("/")
         if len(parts) != 3 or parts[0] or parts[1] not in ALL_SUBDIRS:
+            return self._indexed(path.removeprefix("/")) if self.index.exists else (None, "")
+        if self.index.exists and not self.channel.exists:
             return None, ""
         subdir, name = parts[1:]
         with self.guard:
@@ -63,6 +74,24 @@ class Server(http.server.ThreadingHTTPServer):
         if stale:
             stream.close()
             return None, f"{stale[0]}; index the channel again"
+        return stream, ""
+
+    def _indexed(self, name: str) -> tuple[IO[bytes] | None, str]:
+        """As file_of, for a file of the package index."""
+        with self.guard:
+            try:
+                expected = self.index.hashes()
+                if name not in expected:
+                    return None, ""
+                stream = (self.index.folder / name).open("rb")
+                stale = self.index.problem(name, expected[name])
+            except FileNotFoundError:
+                return None, ""
+            except (LmsbuildError, OSError) as error:
+                return None, str(error)
+        if stale:
+            stream.close()
+            return None, f"{stale}; index the wheels again"
         return stream, ""
 
 
@@ -87,7 +116,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             stream.close()
 
     def _begin(self) -> IO[bytes] | None:
-        stream, reason = cast(Server, self.server).file_of(self.path)
+        path = unquote(self.path.split("?", 1)[0])
+        negotiated = path.startswith(f"/{SIMPLE}/") and path.endswith("/")
+        if negotiated:
+            path += JSON if pages.JSON_TYPE in self.headers.get("Accept", "") else HTML
+        stream, reason = cast(Server, self.server).file_of(path)
         if stream is None:
             status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.NOT_FOUND
             if reason:
@@ -96,8 +129,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return None
         file = os.fstat(stream.fileno())
         self.send_response(HTTPStatus.OK)
-        ending = os.path.splitext(self.path.split("?", 1)[0])[1]
-        self.send_header("Content-Type", _TYPES.get(ending, "application/octet-stream"))
+        ending = os.path.splitext(path)[1]
+        kind = _TYPES.get(ending, "application/octet-stream")
+        if negotiated:
+            kind = pages.JSON_TYPE if path.endswith(JSON) else kind
+            self.send_header("Vary", "Accept")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(file.st_size))
         self.send_header("Last-Modified", self.date_time_string(int(file.st_mtime)))
         self.end_headers()

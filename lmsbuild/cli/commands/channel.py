@@ -14,6 +14,7 @@ from lmsbuild.cli.options import json_option
 from lmsbuild.cli.types import EXISTING_FILE, EXISTING_FOLDER
 from lmsbuild.conda.channel import Channel
 from lmsbuild.errors import ChannelError, StaleIndexError
+from lmsbuild.index.package_index import PackageIndex
 
 EXISTING = click.argument("folder", metavar="DIR", type=EXISTING_FOLDER)
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
@@ -101,12 +102,17 @@ def _print_json(channel: Channel) -> None:
 def serve(folder: Path, host: str, port: int) -> None:
     """Serve the channel in DIR over HTTP, read-only, until interrupted.
 
-    For one's own network: there are no passwords and no encryption. A stale index is refused.
+    If DIR is a package index (see `lmsbuild index`), that is served, too, and DIR need not be a
+    channel. For one's own network: there are no passwords and no encryption. A stale index is
+    refused.
     """
     from lmsbuild.conda.server import Server
 
-    channel = Channel(folder)
-    channel.check()
+    channel, index = Channel(folder), PackageIndex(folder)
+    if index.exists:
+        index.check()
+    if channel.exists or not index.exists:
+        channel.check()
     try:
         made = Server((host, port), channel, console.say)
     except OSError as error:

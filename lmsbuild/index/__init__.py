@@ -1,0 +1,1 @@
+"""A package index of the wheels in a folder, as static files."""
