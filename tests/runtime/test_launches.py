@@ -491,6 +491,57 @@ def test_compiled_code_in_a_node(kernel):
     assert torch.equal(x.grad.cpu(), expected(1))
 
 
+def test_compiled_code_in_a_forward_pass_that_a_node_repeats():
+    """As a checkpoint does. The function that calls the code begins after the node's first pins."""
+    x = managed(pattern(1))
+    seen = []
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return Code(lambda inputs: [inputs[0] * 3])([y])[0] * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 6
+
+    class Repeated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            ctx.save_for_backward(y)
+            return y * 6
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x * 1
+            x * 1
+            (y,) = ctx.saved_tensors
+            with torch.enable_grad():
+                result = Function.apply(y.detach().requires_grad_())
+            assert torch.equal(result, y * 6)
+            return gradient * 6
+
+    class Outer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return y * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x * 1
+            with torch.enable_grad():
+                y = pattern(1, start=3).requires_grad_()
+                Repeated.apply(y).sum().backward()
+            evict()
+            seen.append(is_resident(x))
+            return gradient * 1
+
+    Outer.apply(pattern(1).requires_grad_()).sum().backward()
+    assert seen == [True], "the outer node has not ended"
+    evict()
+    assert not is_resident(x)
+
+
 def test_what_compiled_code_returns_to_a_node_with_hooks():
     """Hooks of others read addresses of what the node passes to them."""
     seen = []

@@ -471,7 +471,12 @@ bool Guard::begin_compiled() {
     const Node node = Node::current();
     keep = node.hooks || !node.consumers.empty();
     if (!keep) {
-      release_pins(self, node_of(self)->first_pin, false);
+      const size_t first = node_of(self)->first_pin;
+      release_pins(self, first, false);
+      // A checkpoint's node runs a forward pass: functions in it have begun after the node's pins.
+      for (Frame& frame : self.frames) {
+        frame.first_pin = std::min(frame.first_pin, first);
+      }
     }
   }
   begin(Kind::Compiled, "compiled code", /*lasting=*/true);
