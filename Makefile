@@ -12,7 +12,7 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel conda test docs cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
+.PHONY: help wheel conda test docs man cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ endif
 
 docs: $(VENV)/.installed-docs ## Build the documentation's site into build/site (ARGS=--links follows links to other sites)
 	$(BIN)/python ci/docs.py $(ARGS)
+
+man: $(VENV)/.installed-docs ## Build the site, and lmsbuild's manual page, build/man/lmsbuild.1
+	$(BIN)/python ci/docs.py --man
 
 cross: $(VENV)/.installed-dev ## Test the wheels of other architectures below qemu, longer than `make test` does
 	LMS_CROSS=required $(BIN)/python ci/cross_tests.py --larger

@@ -1,6 +1,7 @@
 """Builds the site of the documentation. A warning, such as for a broken link, is an error.
 
 python ci/docs.py            # into build/site; begin at index.html
+python ci/docs.py --man      # the manual page build/man/lmsbuild.1, too
 python ci/docs.py --links    # also ask other sites for the pages that are linked to
 """
 
@@ -19,19 +20,23 @@ BUILD = ROOT / "build"
 def sphinx(builder: str, out: Path, doctrees: Path) -> int:
     """Run one of Sphinx's builders on docs/; returns its exit code."""
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
-    command += ["--builder", builder, "--doctree-dir", str(doctrees)]
+    # Each page has links to others, also to new ones.
+    command += ["--write-all", "--builder", builder, "--doctree-dir", str(doctrees)]
     return subprocess.run([*command, str(ROOT / "docs"), str(out)]).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=BUILD / "site", metavar="DIR")
+    parser.add_argument("--man", action="store_true")
     parser.add_argument("--links", action="store_true", help="needs a network")
     options = parser.parse_args(arguments)
     doctrees = BUILD / "doctrees"
     code = sphinx("html", options.out, doctrees)
     if code == 0:
         print(options.out / "index.html")
+    if options.man:
+        code |= sphinx("man", BUILD / "man", doctrees)
     if options.links:
         code |= sphinx("linkcheck", BUILD / "links", doctrees)
     return code

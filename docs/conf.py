@@ -18,6 +18,7 @@ html_title = "Large Model Support"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.napoleon", "docstrings", "outside"]
 exclude_patterns = ["examples/**/*.py"]
 highlight_language = "text"
+toc_object_entries_show_parents = "hide"
 
 # The anchors that GitHub makes of headings, so that the same links work there and here.
 myst_heading_anchors = 4
@@ -31,6 +32,8 @@ napoleon_use_rtype = False
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+# These have no pages below them.
+html_sidebars = {"tutorial": [], "migration": []}
 html_show_sourcelink = False
 html_copy_source = False
 html_context = {"default_mode": "auto"}
@@ -43,6 +46,9 @@ html_theme_options = {
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],
 }
+
+# The help of each command, as `make man` writes it.
+man_pages = [("reference", "lmsbuild", "PyTorch with Large Model Support", [author], 1)]
 
 # `make links` follows the links to other sites, which needs a network; the build does not.
 linkcheck_timeout = 20

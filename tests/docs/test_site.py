@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.toolkit.helpers.ci_script import load
 from tests.toolkit.simulate import browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +58,16 @@ def test_functions_are_described_with_what_they_take_and_raise(site: Path) -> No
     # Those that only PyTorch's own files call are not.
     assert 'id="torch.cuda.lms.add_stats"' not in text
     assert "<strong>ValueError</strong>" in text
+
+
+def test_a_manual_page(site: Path) -> None:
+    """Of each command."""
+    docs, out = load("docs"), site.parent / "man"
+    assert docs.sphinx("man", out, docs.BUILD / "doctrees") == 0
+    text = (out / "lmsbuild.1").read_text("utf-8")
+    assert text.startswith((".", "'"))
+    assert text.count(".SH LMSBUILD") > 20
+    assert ".SH EXIT CODES" in text
 
 
 def test_links_to_files_outside_of_docs(site: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+import json
 import re
 import shlex
 import shutil
@@ -269,6 +270,27 @@ def test_each_statistic_is_described() -> None:
     assert len(names) > 20
     text = Page(ROOT, "docs/reference/statistics.md").text
     assert [name for name in names if f"`{name}" not in text] == []
+
+
+def printing_json(command: click.Command, name: str) -> Iterator[str]:
+    """The commands with --json, by their names."""
+    if isinstance(command, click.Group):
+        for below in command.list_commands(click.Context(command)):
+            inner = command.get_command(click.Context(command), below)
+            assert inner is not None
+            yield from printing_json(inner, f"{name} {below}")
+    elif "--json" in options_of(command):
+        yield name
+
+
+def test_each_json_object_is_described() -> None:
+    rows = Page(ROOT, "docs/reference/command-line.md").text
+    names = list(printing_json(main, "lmsbuild"))
+    assert len(names) > 5
+    assert [name for name in names if not re.search(rf"^\| `{name} .*--json`", rows, re.M)] == []
+    (releases,) = re.findall(r"^\| `lmsbuild tags --json` .*", rows, re.M)
+    for release in json.loads(CliRunner().invoke(main, ["tags", "--json"]).stdout):
+        assert [key for key in release if f"`{key}`" not in releases] == []
 
 
 def test_the_reference_is_what_is_generated() -> None:
