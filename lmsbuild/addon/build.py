@@ -14,6 +14,7 @@ from lmsbuild.addon import metadata
 from lmsbuild.addon.metadata import DIST_INFO, PACKAGE, PACKAGE_FILE, RELEASES, RUNTIME
 from lmsbuild.addon.release import Release, check, release_of
 from lmsbuild.addon.request import AddonRequest
+from lmsbuild.addon.sbom import MEMBER, addon_sbom
 from lmsbuild.errors import AddonTagError
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.native.manylinux import policy_names
@@ -56,7 +57,8 @@ def build_addon(request: AddonRequest, report: Report) -> Path:
             policies.append(policy)
         platform = f"{max(policies, key=policy_names().index)}_{request.architecture}"
         path = request.out / metadata.wheel_name(platform)
-        _write(path, {**members_for(releases), **metadata.dist_info(request.tags, platform)})
+        members = {**members_for(releases), **metadata.dist_info(request.tags, platform)}
+        _write(path, {**members, MEMBER: addon_sbom(releases)})
     return path
 
 

@@ -21,11 +21,12 @@ from lmsbuild.addon.metadata import (
     RUNTIME,
 )
 from lmsbuild.addon.release import RELEASE_FILE
+from lmsbuild.addon.sbom import MEMBER
 from lmsbuild.errors import RegistryError
 from lmsbuild.native import manylinux
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.tools import elf
-from lmsbuild.wheel import integrity, provenance
+from lmsbuild.wheel import integrity, provenance, sbom
 from lmsbuild.wheel.verify import Check, api_problems, export_problems, read_library
 
 _API_MODULE = f"{RUNTIME}/cuda/lms/__init__.py"
@@ -37,6 +38,7 @@ class _Subject:
     """The wheel under test."""
 
     wheel: zipfile.ZipFile
+    version: str
     platform_tag: str
     versions: list[str]
     libraries: dict[str, elf.Library]
@@ -63,6 +65,7 @@ def verify_addon(path: Path, advance: Callable[[int], None] | None = None) -> li
         found = {v: read_library(wheel, f"{RELEASES}/{v}/{LIBRARY}") for v in versions}
         subject = _Subject(
             wheel=wheel,
+            version=str(parse_wheel_filename(path.name)[1]),
             platform_tag=path.stem.split("-")[-1],
             versions=versions,
             libraries={version: library for version, library in found.items() if library},
@@ -71,6 +74,7 @@ def verify_addon(path: Path, advance: Callable[[int], None] | None = None) -> li
             record,
             _check("files", ", ".join(versions), _files(subject)),
             _check("provenance", f"{len(versions)} releases", _provenance(subject)),
+            _check("SBOM", sbom.FILE_NAME, _sbom(subject)),
             _check("hooks", f"{len(versions)} releases", _edits(subject)),
             _check("LMS libraries", f"{len(found)} libraries", _libraries(subject)),
             _check("manylinux symbols", subject.platform_tag, _symbols(subject)),
@@ -104,6 +108,13 @@ def _provenance(subject: _Subject) -> Iterator[str]:
             continue
         if origin.tag != f"v{version}":
             yield f"{version}: {provenance.FILE_NAME} is that of {origin.tag}"
+
+
+def _sbom(subject: _Subject) -> Iterator[str]:
+    """One that was made before there was a bill has none."""
+    if MEMBER in subject.wheel.NameToInfo:
+        hashes = {row.path: row.hexdigest for row in integrity.read_record(subject.wheel)}
+        yield from sbom.problems(subject.wheel.read(MEMBER), subject.version, "", hashes)
 
 
 def _edits(subject: _Subject) -> Iterator[str]:

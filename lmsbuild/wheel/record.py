@@ -27,6 +27,15 @@ class Row:
         """Name of the hash algorithm, "" when the row has no hash."""
         return self.hash.partition("=")[0]
 
+    @property
+    def hexdigest(self) -> str:
+        """The digest in hexadecimal, "" when the row has none that can be read."""
+        encoded = self.hash.partition("=")[2]
+        try:
+            return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
+        except ValueError:
+            return ""
+
 
 class RecordSyntaxError(ValueError):
     """RECORD is not CSV with three columns, or a size is no number."""

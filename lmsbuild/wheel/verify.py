@@ -19,7 +19,7 @@ from lmsbuild.native.manylinux import ManylinuxPolicy
 from lmsbuild.tools import elf
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.wheel import base as basewheel
-from lmsbuild.wheel import integrity, provenance, record
+from lmsbuild.wheel import integrity, provenance, record, sbom
 from lmsbuild.wheel.base import LIBRARY_MEMBER, SEAM_LOADER, SEAM_MEMBER
 from lmsbuild.wheel.integrity import is_binary
 from lmsbuild.wheel.provenance import Provenance
@@ -85,6 +85,7 @@ def verify(
             _with_detail(record_check, f"{len(subject.rows)} members"),
             _names(subject),
             _provenance(subject, base),
+            _sbom(subject),
             _binaries(subject, base),
             _one_library(subject),
             _symbols(subject),
@@ -163,6 +164,17 @@ def _provenance(subject: _Subject, base: Path | None) -> Check:
         problems.append(f"{base.name} is not the wheel that this one was made from")
     detail = f"{subject.provenance.base}, {subject.provenance.compiler}"
     return Check(name="provenance", detail=detail, problems=problems)
+
+
+def _sbom(subject: _Subject) -> Check:
+    """A wheel that was made before there was a bill, or from source, has none."""
+    member = f"{subject.dist_info}/{sbom.FILE_NAME}"
+    if member not in subject.wheel.NameToInfo:
+        return Check(name="SBOM", detail="none")
+    hashes = {row.path: row.hexdigest for row in subject.rows.values()}
+    base = subject.provenance.base_sha256 if subject.provenance else ""
+    problems = sbom.problems(subject.wheel.read(member), str(subject.version), base, hashes)
+    return Check(name="SBOM", detail=sbom.FILE_NAME, problems=problems)
 
 
 def _binaries(subject: _Subject, base: Path | None) -> Check:

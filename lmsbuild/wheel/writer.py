@@ -11,7 +11,7 @@ from typing import IO
 from lmsbuild.tools import zipcopy
 from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.report import Report, counter
-from lmsbuild.wheel import integrity, provenance, record
+from lmsbuild.wheel import integrity, provenance, record, sbom
 from lmsbuild.wheel.base import LIBRARY_FOLDER, PROJECT, BaseWheel
 from lmsbuild.wheel.provenance import Provenance
 from lmsbuild.wheel.request import require_space
@@ -60,9 +60,10 @@ def _write(
     ):
         rows = {row.path: row for row in integrity.read_record(source)}
         metadata = source.getinfo(f"{old}/METADATA")
+        marked = mark_metadata(source.read(metadata), base.path.name)
         replaced: dict[str, bytes | None] = {
             **files,
-            f"{old}/METADATA": mark_metadata(source.read(metadata), base.path.name),
+            f"{old}/METADATA": marked,
             f"{old}/RECORD": None,
             **{f"{old}/{name}": None for name in _SIGNATURES},
         }
@@ -97,6 +98,7 @@ def _write(
             put(LIBRARY_FOLDER + name, data, zipcopy.SHARED_LIBRARY)
         put_all([info for info in members if info.filename.startswith(f"{old}/")])
         put(f"{new}/{provenance.FILE_NAME}", provenance.dump(origin))
+        put(f"{new}/{sbom.FILE_NAME}", sbom.wheel_sbom(origin, marked, libraries))
         written.append(record.Row(path=f"{new}/RECORD"))
         target.add(
             f"{new}/RECORD", record.serialize(written).encode("utf-8"), when=metadata.date_time

@@ -37,6 +37,7 @@ from toolkit.helpers.fake_torch import (
 from toolkit.helpers.fake_torch import fake as fake
 from toolkit.helpers.fake_torch import offline as offline
 from toolkit.helpers.fake_torch import shared_cache as shared_cache
+from toolkit.helpers.formats import invalid
 
 RELEASE = f"torch_lms/releases/{VERSION}"
 NAME = wheel_name(f"manylinux_2_28_{MACHINE}")
@@ -72,7 +73,9 @@ def test_it_has_the_library_the_edits_and_the_modules(fake: FakeTorch, wheel: Pa
         f"{DIST_INFO}/entry_points.txt",
         f"{DIST_INFO}/licenses/LICENSE",
         f"{DIST_INFO}/licenses/NOTICE",
+        f"{DIST_INFO}/sboms/lmsbuild.cdx.json",
     }
+    assert invalid(members[f"{DIST_INFO}/sboms/lmsbuild.cdx.json"]) is None
     runtime = fake.patches / "runtime/torch/cuda/lms/__init__.py"
     assert members["torch_lms/runtime/cuda/lms/__init__.py"] == runtime.read_bytes()
     assert json.loads(members["torch_lms/package.json"]) == {"extends": ["torch.cuda"]}

@@ -25,6 +25,9 @@ from toolkit.helpers.fake_torch import (
 from toolkit.helpers.fake_torch import fake as fake
 from toolkit.helpers.fake_torch import shared_cache as shared_cache
 
+LIBRARY = f"{RELEASE}/libtorch_lms.so"
+BILL = f"{DIST_INFO}/sboms/lmsbuild.cdx.json"
+
 
 @pytest.fixture(scope="module")
 def good(fake: FakeTorch, shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,6 +51,7 @@ def test_a_good_wheel_passes(good: Path) -> None:
         "RECORD",
         "files",
         "provenance",
+        "SBOM",
         "hooks",
         "LMS libraries",
         "manylinux symbols",
@@ -78,6 +82,13 @@ def without(text: str) -> Callable[[bytes], bytes]:
         (f"{DIST_INFO}/entry_points.txt", lambda _: b"", "files", "does not name torch_lms"),
         (f"{RELEASE}/lms.json", lambda _: b"{}", "provenance", "cannot be read"),
         (f"{RELEASE}/lms.json", without(VERSION), "provenance", "is that of v"),
+        (BILL, without("CycloneDX"), "SBOM", "its format is"),
+        (
+            BILL,
+            lambda data: data.replace(b'"content": "', b'"content": "0'),
+            "SBOM",
+            "not the file",
+        ),
         (f"{RELEASE}/release.json", lambda _: b"[]", "hooks", "cannot be read"),
         (f"{RELEASE}/release.json", without("import "), "hooks", "SyntaxError"),
         (f"{RELEASE}/libtorch_lms.so", lambda _: b"", "LMS libraries", "no shared library"),
@@ -100,6 +111,8 @@ def test_a_fault_is_found(
     members = members_of(good)
     members.pop(f"{DIST_INFO}/RECORD")
     members[member] = change(members.get(member, b""))
+    if member == LIBRARY:
+        members.pop(BILL)  # it is of the library that was there
     path = Wheel(members, DIST_INFO).write(tmp_path / NAME)
     found = failures(path)
     assert list(found) == [check]
@@ -121,7 +134,8 @@ def test_another_library_is_found(good: Path, tmp_path: Path) -> None:
     members = members_of(good)
     members.pop(f"{DIST_INFO}/RECORD")
     library = shared_library(tmp_path / "libtorch_lms.so", 'extern "C" int stray() { return 1; }')
-    members[f"{RELEASE}/libtorch_lms.so"] = library
+    members[LIBRARY] = library
+    members.pop(BILL)
     path = Wheel(members, DIST_INFO).write(tmp_path / NAME)
     (problems,) = failures(path).values()
     assert f"{VERSION}: stray is exported, but not part of the interface" in problems

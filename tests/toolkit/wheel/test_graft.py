@@ -83,6 +83,7 @@ def test_the_new_wheel_replaces_adds_and_keeps(fake: FakeTorch, grafted: GraftRe
     assert grafted.path.name == GRAFTED
     old, new = members_of(fake.base), members_of(grafted.path)
     added = {"torch/cuda/lms/__init__.py", "torch/lib/libtorch_lms.so", f"{NEW_INFO}/lms.json"}
+    added |= {f"{NEW_INFO}/sboms/lmsbuild.cdx.json"}
     renamed = {name.replace(DIST_INFO, NEW_INFO) for name in old}
     assert set(new) == renamed | added
     touched = {
