@@ -17,11 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 
 
-def sphinx(builder: str, out: Path, doctrees: Path) -> int:
+def sphinx(builder: str, out: Path) -> int:
     """Run one of Sphinx's builders on docs/; returns its exit code."""
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
     # Each page has links to others, also to new ones.
-    command += ["--write-all", "--builder", builder, "--doctree-dir", str(doctrees)]
+    command += ["--write-all", "--builder", builder]
+    # Not shared: what is read for a manual page has other quotation marks.
+    command += ["--doctree-dir", str(BUILD / "doctrees" / builder)]
     return subprocess.run([*command, str(ROOT / "docs"), str(out)]).returncode
 
 
@@ -31,14 +33,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--man", action="store_true")
     parser.add_argument("--links", action="store_true", help="needs a network")
     options = parser.parse_args(arguments)
-    doctrees = BUILD / "doctrees"
-    code = sphinx("html", options.out, doctrees)
+    code = sphinx("html", options.out)
     if code == 0:
         print(options.out / "index.html")
     if options.man:
-        code |= sphinx("man", BUILD / "man", doctrees)
+        code |= sphinx("man", BUILD / "man")
     if options.links:
-        code |= sphinx("linkcheck", BUILD / "links", doctrees)
+        code |= sphinx("linkcheck", BUILD / "links")
     return code
 
 

@@ -62,7 +62,8 @@ class Functions(SphinxDirective):
         docstring = ast.get_docstring(function)
         if docstring is None:
             raise ExtensionError(f"{SOURCE}: {function.name}() has no docstring")
-        yield f".. py:function:: {module}.{function.name}({ast.unparse(function.args)})"
+        yield f".. py:function:: {function.name}({ast.unparse(function.args)})"
+        yield f"   :module: {module}"
         yield ""
         for line in GoogleDocstring(docstring, self.config).lines():
             yield f"   {line}"
