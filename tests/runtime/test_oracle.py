@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ON_HARDWARE
-from cxx import HERE
+from child import python
 
 FOUND = 86
 LINE = "LMS oracle: 1 storages were given up with a wrong host copy"
@@ -52,24 +49,7 @@ if __name__ == "__main__":
 def run(tmp_path: Path, *lines: str, oracle: str = "1") -> subprocess.CompletedProcess[str]:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM + "".join(f"    {line}\n" for line in lines))
-    return python(str(script), oracle=oracle)
-
-
-def python(
-    *arguments: str, oracle: str = "1", cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTORCH_LMS_ORACLE": oracle}
-    if not ON_HARDWARE:
-        environment["SIMCUDA_AUTO"] = "mib=64"
-        environment["PYTHONPATH"] = str(HERE.parent / "simcuda" / "auto")
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return python(str(script), PYTORCH_LMS_ORACLE=oracle)
 
 
 def test_what_is_sound_ends_as_ever(tmp_path):
@@ -143,6 +123,6 @@ def test_runners(tmp_path, runner):
     )
     pytest_arguments = ["-p", "no:cacheprovider", "--rootdir", "."]
     arguments = {"pytest": pytest_arguments, "unittest": ["test_it"]}[runner]
-    done = python("-m", runner, *arguments, cwd=tmp_path)
+    done = python("-m", runner, *arguments, cwd=tmp_path, PYTORCH_LMS_ORACLE="1")
     assert done.returncode == FOUND, done.stdout + done.stderr
     assert LINE in done.stderr.splitlines()

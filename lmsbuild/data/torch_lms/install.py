@@ -40,11 +40,12 @@ def install():
         for name in lms.__all__:
             setattr(torch.cuda, name, getattr(lms, name))
         torch.cuda.__all__ += lms.__all__
-        return
-    lms._library_path = os.path.join(folder, _LIBRARY)
-    for make in prepared:
-        make()
-    _edit_when_imported(release["modules"])
+    else:
+        lms._library_path = os.path.join(folder, _LIBRARY)
+        for make in prepared:
+            make()
+        _edit_when_imported(release["modules"])
+    lms._begin()
 
 
 def _release():

@@ -23,6 +23,7 @@ import threading
 import warnings
 
 import torch
+from torch.cuda.lms import environment, hint
 
 __all__ = [
     "get_enabled_lms",
@@ -59,6 +60,8 @@ _launch = None
 _unseen = False
 # What the user set, in bytes, also while there is no device to apply it to.
 _settings = {"enabled": False, "limit": 0, "size": 1 << 20, "host_limit": 0, "planning": True}
+# Whether the program has turned LMS on before now.
+_known = False
 # An _Oracle, if the environment requests one.
 _oracle = None
 # What the package torch_lms sets, if this file is a part of it and not of PyTorch: the path of the
@@ -219,14 +222,16 @@ def set_enabled_lms(enable):
         RuntimeError: if the CUDA allocator in use is not PyTorch's native one, or
             if the LMS library is missing or belongs to another build.
     """
-    global _unseen
+    global _known, _unseen
     enable = bool(enable)
     library = _load()
     if library is not None:
+        # PYTORCH_LMS=1 changes the setting before it changes the library.
+        was_on = library.lms_get_enabled()
         _check(library.lms_set_enabled(int(enable)))
         if enable:
             _guard_addresses()
-            if not _settings["enabled"]:
+            if not was_on:
                 _unseen = True
         _find_steps(enable)
         if enable:
@@ -234,6 +239,7 @@ def set_enabled_lms(enable):
             if distributed.is_available() and distributed.is_initialized():
                 _watch()  # hooks and collectives use what no operator reports
     _settings["enabled"] = enable
+    _known = _known or enable
 
 
 def get_enabled_lms():
@@ -1562,8 +1568,45 @@ def _start_oracle():
         _oracle = _Oracle()
 
 
-if os.environ.get("PYTORCH_LMS_ORACLE", "0") not in ("", "0"):
-    _start_oracle()
+# ---- what the environment says -------------------------------------------------
+
+
+def _begin():
+    """Does what the environment says. CUDA is left alone until the process uses it."""
+    found = environment.settings(os.environ)
+    if found.pop("oracle", False):
+        _start_oracle()
+    _settings.update(found)
+    if found.get("enabled"):
+        if _unsupported is not None:
+            _load()  # warns
+        # As above, torch.cuda may still be being imported.
+        from torch.cuda import _lazy_call
+
+        _lazy_call(_turn_on)
+
+
+def _turn_on():
+    if not _settings["enabled"]:
+        return  # the program has turned it off
+    try:
+        set_enabled_lms(True)
+    except RuntimeError as error:
+        _settings["enabled"] = False
+        warnings.warn("PYTORCH_LMS=1 has no effect: {}".format(error), stacklevel=_callers())
+
+
+def _helps():
+    """Whether an error should say that LMS exists."""
+    return not (_known or _settings["enabled"] or _unsupported)
+
+
+hint.install(_helps)
+
+# The package torch_lms has to say first where the library is, and calls it then. It is imported
+# later than torch.cuda.
+if not hasattr(torch, "cuda"):
+    _begin()
 
 
 # The first LMS had its functions in torch.cuda.memory, too, which imports this module.

@@ -1,0 +1,78 @@
+"""Runs a program with LMS: python -m torch.cuda.lms [options] script.py [arguments]."""
+
+# This file runs on every Python that a supported PyTorch runs on: see torch.cuda.lms.
+
+import argparse
+import os
+import pkgutil
+import runpy
+import sys
+
+from torch.cuda import lms
+from torch.cuda.lms.environment import VARIABLES
+
+
+def _checked(read):
+    """A type for argparse: text that can be read. It goes to the environment as it is."""
+
+    def check(text):
+        try:
+            read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return text
+
+    return check
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m torch.cuda.lms",
+        usage="%(prog)s [options] (script.py | -m module) [arguments]",
+        description="Runs a program with Large Model Support (LMS). The options set the "
+        "environment variables in brackets, also for the processes that the program starts.",
+        allow_abbrev=False,
+    )
+    for variable in VARIABLES:
+        if variable.option:
+            kind = (
+                {"metavar": variable.metavar, "type": _checked(variable.read)}
+                if variable.metavar
+                else {"action": "store_const", "const": str(int("--no-" not in variable.option))}
+            )
+            text = "{} [{}]".format(variable.help, variable.name)
+            parser.add_argument(variable.option, dest=variable.name, help=text, **kind)
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the program is a module, as for python -m"
+    )
+    parser.add_argument("program", metavar="script.py", help="file, folder or zip file to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+    return parser
+
+
+def main():
+    parser = _parser()
+    options = parser.parse_args()
+    program = options.program
+    if not options.module and not os.path.exists(program):
+        parser.error("there is no file {}".format(program))
+    for variable in VARIABLES:
+        value = getattr(options, variable.name, None)
+        if value is not None:
+            os.environ[variable.name] = value
+    os.environ["PYTORCH_LMS"] = "1"
+    lms._begin()
+    sys.argv[:] = [program, *options.arguments]
+    if options.module:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        return
+    # Python has put the current folder there, unless it was told not to.
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        del sys.path[0]
+        if pkgutil.get_importer(program) is None:
+            sys.path.insert(0, os.path.dirname(os.path.realpath(program)))
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""python -m torch.cuda.lms: a program with LMS, run as Python runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zipapp
+
+import pytest
+from child import output, python
+from torch.cuda.lms.environment import VARIABLES
+
+COMMAND = ("-W", "error", "-m", "torch.cuda.lms")
+
+SAYS = """\
+import json, sys, __main__
+import torch
+
+class Here:
+    pass
+
+lms = [torch.cuda.get_enabled_lms(), torch.cuda.get_limit_lms(), torch.cuda.is_initialized()]
+print(json.dumps([sys.argv, sys.path[0], __name__, __main__.Here is Here, __file__, lms]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "there/package").mkdir(parents=True)
+    for name in ("says.py", "package/__init__.py", "package/__main__.py", "__main__.py"):
+        (tmp_path / "there" / name).write_text("" if name.endswith("__init__.py") else SAYS)
+    return tmp_path
+
+
+def said(*arguments, **how):
+    return json.loads(output(*COMMAND, *arguments, **how))
+
+
+def test_a_script(folder):
+    script = os.path.join("..", "there", "says.py")
+    arguments = ("-m", "--limit", "--", "x y")
+    told = said("--limit", "12M", script, *arguments, cwd=folder / "work")
+    there = str(folder / "there")
+    lms = [True, 12000000, False]
+    assert told == [[script, *arguments], there, "__main__", True, script, lms]
+
+
+def test_a_module(folder):
+    there = folder / "there"
+    main = str(there / "package/__main__.py")
+    told = said("--limit=7", "-m", "package", "--limit", "8", cwd=there)
+    assert told == [[main, "--limit", "8"], str(there), "__main__", True, main, [True, 7, False]]
+
+
+def test_a_folder_and_a_zip_file(folder):
+    zipapp.create_archive(folder / "there", folder / "says.pyz")
+    for program in (str(folder / "there"), str(folder / "says.pyz")):
+        argv, path, name, here, file, _ = said(program, "1", cwd=folder / "work")
+        assert (argv, path, name, here) == ([program, "1"], program, "__main__", True)
+        assert file == os.path.join(program, "__main__.py")
+
+
+def test_without_the_scripts_folder_if_python_is_told_so(folder):
+    if sys.version_info < (3, 11):
+        pytest.skip("this Python has no option -P")
+    told = output("-P", *COMMAND, str(folder / "there/says.py"), cwd=folder / "work")
+    assert json.loads(told)[1] not in (str(folder / "there"), str(folder / "work"))
+
+
+def test_how_it_ends(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("import sys\nif sys.argv[1:]:\n    sys.exit(int(sys.argv[1]))\n1 / 0\n")
+    done = python(*COMMAND, str(script), "5")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+    done = python(*COMMAND, str(script))
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert 'program.py", line 4, in <module>\n' in done.stderr
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_options_are_variables(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import json, os, subprocess, sys\n"
+        "code = 'import json, os; print(json.dumps(dict(os.environ)))'\n"
+        "print(subprocess.check_output([sys.executable, '-c', code]).decode())\n"
+    )
+    wanted = {variable.name: "3GiB" if variable.metavar else "1" for variable in VARIABLES}
+    wanted["PYTORCH_LMS_PLANNING"] = "0"
+    options = []
+    for variable in VARIABLES:
+        if variable.option:
+            options += [variable.option, *(["3GiB"] if variable.metavar else [])]
+    told = json.loads(output(*COMMAND, *options, str(script), PYTORCH_LMS="0"))
+    assert {name: told.get(name) for name in wanted} == wanted
+    assert len(wanted) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "the following arguments are required: script.py"),
+        (("--limit", "12X", "x.py"), "argument --limit: '12X' is not a number of bytes such as"),
+        (("missing.py",), "there is no file missing.py"),
+        (("--lim", "12", "x.py"), "unrecognized arguments: --lim"),
+    ],
+)
+def test_wrong_usage(tmp_path, arguments, says):
+    done = python(*COMMAND, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: python -m torch.cuda.lms [options] (script.py | -m mod")
+    assert says in done.stderr
