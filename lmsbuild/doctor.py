@@ -16,7 +16,7 @@ from lmsbuild.errors import UnknownTagError, WrongPythonError
 from lmsbuild.registry import Registry
 from lmsbuild.resources import data_file
 
-# What decides how PyTorch allocates, what LMS says, and which devices there are.
+# What decides how PyTorch allocates, and which devices there are. LMS's own have a prefix.
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
@@ -24,7 +24,6 @@ _VARIABLES = (
     "PYTHONPATH",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_LMS_DEBUG",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
 )
 _PROBE_SECONDS = 300  # importing torch from a slow disk takes minutes
@@ -218,8 +217,8 @@ def _device(told: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _environment(told: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Finding]:
-    for name in _VARIABLES:
-        if name in environment:
+    for name in sorted(environment):
+        if name in _VARIABLES or name.startswith("PYTORCH_LMS"):
             yield Finding(topic="environment", text=f"{name}={environment[name]}")
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in environment and told["devices"]:
         yield Finding(

@@ -9,6 +9,7 @@ import zipapp
 
 import pytest
 from child import output, python
+from releases import since
 from torch.cuda.lms.environment import VARIABLES
 
 COMMAND = ("-W", "error", "-m", "torch.cuda.lms")
@@ -97,6 +98,30 @@ def test_options_are_variables(tmp_path):
     told = json.loads(output(*COMMAND, *options, str(script), PYTORCH_LMS="0"))
     assert {name: told.get(name) for name in wanted} == wanted
     assert len(wanted) == 7
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2")
+
+
+@since((2, 0), "torchrun that works with each Python that has a wheel of it")
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*TORCHRUN, "-m", "torch.cuda.lms", "--limit", "12M"),
+        (*COMMAND[2:], "--limit=12M", *TORCHRUN),
+    ],
+    ids=["torchrun runs LMS", "LMS runs torchrun"],
+)
+def test_torchrun(tmp_path, command):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys, torch\n"
+        "lms = [torch.cuda.get_enabled_lms(), torch.cuda.get_limit_lms()]\n"
+        "os.write(1, (str([os.environ['RANK'], sys.argv[1:], *lms]) + '\\n').encode())\n"
+    )
+    lines = output(*command, str(script), "--limit", "1", OMP_NUM_THREADS="1").splitlines()
+    said = [line for line in lines if line.startswith("[")]
+    assert sorted(said) == [f"['{rank}', ['--limit', '1'], True, 12000000]" for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,9 @@ def test_variables_that_matter_are_shown(told: Any) -> None:
     words = text(report(told(), PYTORCH_ALLOC_CONF="expandable_segments:True", HOME="/x"))
     assert "environment: PYTORCH_ALLOC_CONF=expandable_segments:True" in words
     assert "HOME" not in words
+    words = text(report(told(), PYTORCH_LMS="1", PYTORCH_LMS_LIMIT="12G"))
+    assert "environment: PYTORCH_LMS=1" in words
+    assert "environment: PYTORCH_LMS_LIMIT=12G" in words
 
 
 def test_little_host_memory_is_told(told: Any) -> None:

@@ -7,6 +7,7 @@ import copy
 import itertools
 import json
 import re
+import runpy
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -291,6 +292,17 @@ def test_each_json_object_is_described() -> None:
     (releases,) = re.findall(r"^\| `lmsbuild tags --json` .*", rows, re.M)
     for release in json.loads(CliRunner().invoke(main, ["tags", "--json"]).stdout):
         assert [key for key in release if f"`{key}`" not in releases] == []
+
+
+def test_each_variable_is_described() -> None:
+    path = ROOT / "patches/runtime/torch/cuda/lms/environment.py"
+    variables = runpy.run_path(str(path))["VARIABLES"]
+    lines = Page(ROOT, "docs/reference/environment.md").text.splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("| `")]
+    wanted = [
+        (f"`{each.name}`", f"`{each.option}`" if each.option else "always on") for each in variables
+    ]
+    assert [(row[0].strip(), row[-1].strip()) for row in rows] == wanted
 
 
 def test_the_reference_is_what_is_generated() -> None:

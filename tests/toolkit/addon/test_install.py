@@ -258,6 +258,29 @@ def test_threads_may_import_both_at_once(site: Path) -> None:
     assert python(site, code) == "{'lms': 1}"
 
 
+LAZY_CALL = """\
+def _lazy_call(function):
+    import sys
+    print(function.__name__, sys.modules["torch.cuda.lms"]._library_path)
+"""
+
+
+def test_the_environment_turns_lms_on_once_the_library_is_known(site: Path) -> None:
+    change(site, "torch/cuda/__init__.py", "def device", f"{LAZY_CALL}def device")
+    code = "import torch; print(torch.cuda.get_enabled_lms(), torch.cuda.get_limit_lms())"
+    said = python(site, code, PYTORCH_LMS="1", PYTORCH_LMS_LIMIT="12G")
+    library = site / "torch_lms/releases/9.1.0/libtorch_lms.so"
+    assert said == f"_turn_on {library}\nTrue 12000000000"
+
+
+def test_the_environment_asks_for_lms_where_there_is_none(site: Path) -> None:
+    change(site, "torch/__init__.py", "9.1.0+cu130", "9.2.0")
+    change(site, "torch/cuda/__init__.py", "def device", f"{LAZY_CALL}def device")
+    said = python(site, "import torch; print('runs')", PYTORCH_LMS="1")
+    assert said.count("UserWarning: LMS has no effect: torch-lms has no library for PyTorch 9") == 1
+    assert said.endswith("runs")
+
+
 def test_the_oracle_says_that_it_cannot_watch(site: Path) -> None:
     change(site, "torch/__init__.py", "9.1.0+cu130", "9.2.0")
     change(site, "torch/cuda/__init__.py", "def device", "def _lazy_call(f):\n    f()\ndef device")
