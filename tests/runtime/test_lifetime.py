@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 from releases import RELEASE, since, untyped_storage
-from tensors import evict, floats, is_resident, managed, pattern, stat
+from tensors import evict, floats, is_resident, managed, pattern, stat, turn_on
 
 
 def test_dies_on_the_host():
@@ -192,12 +192,51 @@ def test_nothing_is_left_when_everything_is_gone():
 
 
 @since((2, 2), "storages that are copied when they are written")
-def test_a_lazy_clone():
-    x = managed(pattern(1))
+@pytest.mark.parametrize("older", [False, True], ids=["made by LMS", "adopted"])
+def test_a_lazy_clone(older):
+    if older:
+        torch.cuda.set_enabled_lms(False)
+    x = pattern(1)
+    if older:
+        turn_on()
+    managed(x)
     evict()
     y = torch._lazy_clone(x)
     evict()
+    assert is_resident(x), "the clones share their memory"
     y.add_(1)
     evict()
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
     assert torch.equal(y.cpu(), pattern(1, start=1, device="cpu"))
+    assert stat("resident_bytes") == y.nbytes
+    x.add_(2)  # it is the last one that has the memory
+    managed(x)
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(1, start=2, device="cpu"))
+
+
+@since((2, 2), "storages that are copied when they are written")
+def test_a_lazy_clone_on_another_stream():
+    x = managed(pattern(1))
+    torch.cuda.synchronize()
+    evict()
+    y = torch._lazy_clone(x)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        z = y.clone()  # nothing has to be waited for here, because x was complete
+    torch.cuda.synchronize()
+    assert torch.equal(z.cpu(), pattern(1, device="cpu"))
+
+
+@since((2, 2), "storages that are copied when they are written")
+def test_lazy_clones_that_die():
+    x = managed(pattern(1))
+    evict()
+    y, z = torch._lazy_clone(x), torch._lazy_clone(x)
+    del x
+    y.add_(1)
+    del y
+    assert torch.equal(z.cpu(), pattern(1, device="cpu"))
+    del z
+    assert torch.cuda.memory_allocated() == 0
+    assert stat("resident_bytes") == 0

@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/base/lock.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torch::cuda::lms {
 
@@ -42,6 +43,15 @@ Block* Registry::adopt(c10::StorageImpl& storage) {
   blocks_.insert(block);
   ++stats_.adopted;
   return block;
+}
+
+void Registry::disown(Block& block, at::DataPtr& held) {
+  // What is left to the block says where the memory is, and frees nothing.
+  at::DataPtr native =
+      std::exchange(block.memory, at::DataPtr(block.memory.get(), block.memory.device()));
+  held.release_context();
+  held = std::move(native);
+  bury(&block);
 }
 
 void Registry::claim(Block& block, c10::StorageImpl& storage) {

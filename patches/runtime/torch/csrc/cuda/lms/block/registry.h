@@ -50,6 +50,10 @@ class Registry {
   // Does the same for an existing storage. The stream on which it was allocated is unknown.
   Block* adopt(c10::StorageImpl& storage);
 
+  // The opposite: the DataPtr becomes the native allocator's own. The block's memory has to be on
+  // the device.
+  static void disown(Block& block, at::DataPtr& held);
+
   // Called when an operator has used the storage. From then on its block can be moved.
   void claim(Block& block, c10::StorageImpl& storage);
 

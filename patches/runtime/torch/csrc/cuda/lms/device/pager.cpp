@@ -37,6 +37,20 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   return block;
 }
 
+bool Pager::disown(Block& block, at::DataPtr& held) {
+  const Stay stay(registry, block);
+  if (!block.on_device() || pools.capturing()) {
+    return false;
+  }
+  mover.synchronize(); // whoever uses it from now on does not wait for transfers
+  if (block.moved_home) {
+    const c10::cuda::CUDAGuard guard(device);
+    Native(native_).record_stream(block.memory, c10::cuda::getCurrentCUDAStream(device));
+  }
+  Registry::disown(block, held);
+  return true;
+}
+
 void Pager::keep(Block& block, Reason reason, c10::cuda::CUDAStream stream) {
   const Stay stay(registry, block);
   room.bring(block, stream);

@@ -52,6 +52,11 @@ class Pager : private Registry::Listener {
   // otherwise.
   Block* adopt(c10::StorageImpl& storage, size_t smallest);
 
+  // Ends the management of the storage that has this DataPtr: it becomes the native allocator's
+  // own. Returns false if that is not possible: the memory is not on the device, or a graph is
+  // captured. Waits for the device, and pauses the mutex. Throws c10::Error.
+  bool disown(Block& block, at::DataPtr& held);
+
   // Gives the block a reason to stay and pages it in. Its host copy becomes invalid: the code that
   // has the address may write to it without being seen. Can pause the mutex. Throws
   // c10::OutOfMemoryError.

@@ -26,10 +26,18 @@ c10::DataPtr Tier::allocate(size_t bytes) {
                : past_pagers(bytes, [&] { return target_->allocate(bytes); });
 }
 
-// Whether the context and the deleter describe the memory completely. If so, a copy-on-write
-// storage can take them over.
+// Asked for storages that are about to share their memory until it is written. They take over the
+// context, and take it for the address. So LMS stops to manage the memory; the storage that has it
+// alone in the end is adopted like any other.
 bool Tier::is_simple_data_ptr(const c10::DataPtr& data) const {
-  return data.get_deleter() == &Registry::deleter || target_->is_simple_data_ptr(data);
+  if (data.get_deleter() == &Registry::deleter) {
+    const Lock lock;
+    auto& block = *static_cast<Block*>(data.get_context());
+    if (!block.pager.disown(block, const_cast<c10::DataPtr&>(data))) {
+      return false;
+    }
+  }
+  return target_->is_simple_data_ptr(data);
 }
 
 void* Tier::raw_alloc(size_t bytes) {
