@@ -46,6 +46,9 @@ NUMPY = "numpy<2.4"
 QUIET = ("-q", "-ra")
 RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
+EXAMPLES = ("examples", *QUIET, "--durations=5")
+# What docs/examples and its tests import, beside the companions.
+EXAMPLE_PACKAGES = ("ipykernel", "matplotlib", "nbclient", "tqdm", "transformers")
 PART = (RUNTIME, (*SUITE, "-k", "resnet"))
 LARGER_PART = (RUNTIME, (*SUITE, "-k", "resnet or gpt"))
 SANITIZED = {
@@ -142,7 +145,9 @@ def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tup
         return RANDOM
     if options.matrix:
         return LARGER_PART
-    return EVERYTHING if options.tags or tag == registry.default else PART
+    if not options.tags and tag != registry.default:
+        return PART
+    return (*EVERYTHING, EXAMPLES) if Version(tag.version).major >= 2 else EVERYTHING
 
 
 def packages(tag: Tag) -> tuple[str, ...]:
@@ -159,6 +164,19 @@ def triton(wheel: Path) -> tuple[str, ...]:
     return tuple(f"{r.name}{r.specifier}" for r in map(Requirement, required) if r.name == "triton")
 
 
+def companions(tag: Tag) -> tuple[str, ...]:
+    """Packages that require torch. torchvision 0.15 was released with 2.0, 0.16 with 2.1, …"""
+    return "timm", f"torchvision==0.{Version(tag.version).minor + 15}.*"
+
+
+def install_companions(python: Path, tag: Tag) -> None:
+    """Without what they require: pip would go on to torch's own requirements, 3 GB for GPUs."""
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
+    pip += ["--disable-pip-version-check", "--no-deps", *companions(tag)]
+    if subprocess.run(pip).returncode:
+        raise SuiteError("what the examples need does not install; pip's output is above")
+
+
 def sanitize(python: Path) -> None:
     """Runs the tests of memory and of threads, each with its sanitizer."""
     for sanitizer, tests in SANITIZED.items():
@@ -170,6 +188,7 @@ def sanitize(python: Path) -> None:
 
 def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
     begun = time.monotonic()
+    everything, examples = set(suites) >= set(EVERYTHING), EXAMPLES in suites
     folder = ROOT / "build" / "wheels" / tag.name
     build = [sys.executable, "-m", "lmsbuild", "wheel", tag.name, "--out", str(folder)]
     code = subprocess.run([*build, "--python", PYTHON]).returncode
@@ -180,6 +199,15 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
     # Printed before the tests run, so that pytest's closing line stays the last one.
     print(f"{tag.name}: built in {built - begun:.0f} s", flush=True)
     (wheel,) = folder.glob("*.whl")
+    needed = packages(tag)
+    needed += (triton(wheel) if everything else ()) + (EXAMPLE_PACKAGES if examples else ())
+
+    def prepare(python: Path) -> None:
+        if examples:
+            install_companions(python, tag)
+        if everything:
+            sanitize(python)
+
     failure = ""
     with TemporaryDirectory() as name:
         reports = [Path(name) / f"{number}.xml" for number, _ in enumerate(suites)]
@@ -194,8 +222,8 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
                 default_cache(),
                 print,
                 reported,
-                packages(tag) + (triton(wheel) if suites is EVERYTHING else ()),
-                sanitize if suites is EVERYTHING else None,
+                needed,
+                prepare,
             )
         except LmsbuildError as error:
             failure = str(error)

@@ -182,6 +182,44 @@ def test_a_sanitizers_report_is_a_failure(
         assert all(Path(command[2]).is_file() for command in commands)
 
 
+def test_examples_run_on_2_x_with_its_torchvision(
+    tested: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = make_tag("v2.11.0")
+    registry = Registry(upstream_url="", tags=(SEEN, tag))
+    monkeypatch.setattr(torch_tests, "load_registry", lambda: registry)
+    assert torch_tests.main([tag.name, SEEN.name]) == 0
+    assert [runs for _, runs in tested] == [
+        ["simcuda", "runtime", "suite", "examples"],
+        ["simcuda", "runtime", "suite"],
+    ]
+    assert torch_tests.companions(tag) == ("timm", "torchvision==0.26.*")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_companions_come_without_their_requirements(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+
+    class Result:
+        returncode = code
+
+    def run(command: list[str]) -> Result:
+        commands.append(command)
+        return Result()
+
+    monkeypatch.setattr(torch_tests.subprocess, "run", run)
+    if code:
+        with pytest.raises(SuiteError, match="what the examples need does not install"):
+            torch_tests.install_companions(Path("python"), make_tag("v2.11.0"))
+    else:
+        torch_tests.install_companions(Path("python"), make_tag("v2.11.0"))
+    ((python, *_, no_deps, timm, torchvision),) = commands
+    assert (python, no_deps) == ("python", "--no-deps")
+    assert (timm, torchvision) == ("timm", "torchvision==0.26.*")
+
+
 def test_the_triton_that_a_wheel_requires(tmp_path: Path) -> None:
     write_wheel(tmp_path / "torch.whl")
     assert torch_tests.triton(tmp_path / "torch.whl") == ("triton==3.6.0",)
