@@ -56,6 +56,11 @@ def test_it_runs_out_of_memory(tmp_path: Path, blocks: list[str]) -> None:
     result = run(tmp_path, blocks[0])
     assert result.returncode == 1
     assert "CUDA out of memory. Tried to allocate" in result.stderr
+    shown = re.findall(
+        r"^    (Large Model Support .*)\n    (.*)", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(shown) == 1
+    assert " ".join(shown[0]) in result.stderr
 
 
 @since((2, 1), "hooks of all optimizers")
