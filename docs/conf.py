@@ -16,7 +16,6 @@ author = "lmsbuild contributors"
 html_title = "Large Model Support"
 
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx.ext.napoleon", "docstrings", "outside"]
-exclude_patterns = ["examples/**/*.py"]
 highlight_language = "text"
 toc_object_entries_show_parents = "hide"
 

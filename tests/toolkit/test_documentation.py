@@ -30,8 +30,9 @@ OURS = ("ci/", "docs/", "lmsbuild/", "patches/", "tests/")
 # These describe what was there at their time.
 HISTORY = ("CHANGELOG.md", "docs/results/")
 
-FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"(?:^    +\S.*\n?)+", re.MULTILINE)
+PROMPT = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
@@ -75,7 +76,8 @@ def spans(page: Page) -> list[str]:
 def lines(page: Page) -> list[str]:
     """The lines of code that a user is to type, and code in the text."""
     blocks = itertools.chain.from_iterable(b.splitlines() for b in BLOCK.findall(page.prose))
-    return [line.strip() for line in blocks] + spans(page)
+    prompts = itertools.chain.from_iterable(map(PROMPT.findall, FENCE.findall(page.text)))
+    return [*(line.strip() for line in blocks), *prompts, *spans(page)]
 
 
 def words(line: str) -> list[str]:
@@ -352,6 +354,7 @@ def test_what_is_right(page: Page, text: str) -> None:
         (wrong_commands, "as `lmsbuild\nwheel --strategy magic` does", "'magic' is not"),
         (wrong_commands, "    lmsbuild --quite wheel\n", "there is no --quite"),
         (wrong_commands, "    lmsbuild verify A B\n", "unexpected extra argument"),
+        (wrong_commands, "- a\n\n  ```console\n  $ lmsbuild tags --jso\n  ```\n", "--jso"),
         (wrong_commands, "    make wheels\n", "there is no target wheels"),
         (wrong_commands, "`make wheel TAGS=v2.6.0`", "the Makefile has no TAGS"),
         (wrong_links, "[a](nowhere.md)", "no such file"),
