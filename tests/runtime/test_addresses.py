@@ -8,7 +8,7 @@ import pytest
 import torch
 from releases import since, untyped_storage
 from simcuda.process import run_sim
-from tensors import evict, floats, is_resident, managed, pattern, raw_address
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
 from torch.utils import dlpack
 
 EXPORTS = {
@@ -174,6 +174,47 @@ def test_what_is_excluded_stays_until_it_is_released():
     torch.cuda.lms.release(model, extra)
     evict()
     assert not any(is_resident(tensor) for tensor in kept)
+
+
+def test_what_is_excluded_before_lms_is_turned_on():
+    torch.cuda.set_enabled_lms(False)
+    x, released, other = (pattern(1, start=k) for k in range(3))
+    dead = pattern(1)
+    torch.cuda.lms.exclude(x.view(2, -1), released, dead)
+    torch.cuda.lms.release(released)
+    allocated = torch.cuda.memory_allocated()
+    del dead
+    assert torch.cuda.memory_allocated() == allocated - (1 << 20), "it is kept alive"
+    turn_on()
+    for tensor in (x, released, other):
+        managed(tensor)
+    evict()
+    assert [is_resident(tensor) for tensor in (x, released, other)] == [True, False, False]
+    torch.cuda.set_enabled_lms(False)
+    turn_on()
+    managed(x)
+    evict()
+    assert is_resident(x), "until it is released"
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_lms_is_turned_on_in_a_resident_block(again):
+    torch.cuda.set_enabled_lms(False)
+    x = pattern(1)
+    with torch.cuda.lms.resident(x):
+        address = raw_address(x)
+        for _ in range(1 + again):
+            torch.cuda.set_enabled_lms(False)
+            turn_on()
+            managed(x)
+            evict()
+            assert is_resident(x)
+            assert raw_address(x) == address
+    evict()
+    assert not is_resident(x)
 
 
 def test_resident_takes_modules():

@@ -28,7 +28,7 @@ from lmsbuild.tools.cache_content import in_use
     metavar="TAG",
     multiple=True,
     help="A release of PyTorch that it supports; can be given several times."
-    " [default: all that have an official wheel, from 2.5 on]",
+    " [default: all that have an official wheel, from 2.6 on]",
 )
 @click.option(
     "--out",

@@ -139,6 +139,12 @@ def test_pip_installs_and_removes_all_of_it(wheel: Path, tmp_path: Path) -> None
     assert {path for path in after - before if "pip" not in path.parts} == set()
 
 
+def test_the_help_names_the_oldest_release() -> None:
+    oldest = suitable(load_registry(), MACHINE)[0]
+    shown = CliRunner().invoke(main, ["addon", "--help"]).output
+    assert f"from {oldest.version.rpartition('.')[0]} on" in " ".join(shown.split())
+
+
 def other_tag(tag: Tag, **changes: object) -> Tag:
     return dataclasses.replace(tag, **changes)  # type: ignore[arg-type]
 

@@ -240,6 +240,8 @@ def set_enabled_lms(enable):
                 _watch()  # hooks and collectives use what no operator reports
     _settings["enabled"] = enable
     _known = _known or enable
+    if enable and library is not None:
+        _keep_marked()
 
 
 def get_enabled_lms():
@@ -725,18 +727,58 @@ def _tensors(values):
             yield value
 
 
+class _Held:
+    """The tensors of a resident() block, and the storages that LMS holds for it."""
+
+    def __init__(self, tensors):
+        self._tensors = tensors
+        self._storages = []
+
+    def hold(self):
+        if not self._storages:  # LMS still holds them if it was turned off and on again
+            for storage in _storages(_tensors(self._tensors)):
+                _check(_library.lms_hold(storage._cdata))
+                self._storages.append(storage)
+
+    def let_go(self):
+        # All of them, even if one fails.
+        for code in [_library.lms_release(storage._cdata) for storage in self._storages]:
+            _check(code)
+
+
+# What the user marks while LMS is off. It counts from when LMS is turned on.
+_blocks = []  # the resident() blocks that have begun, also while LMS is on
+_excluded = {}  # weak references to storages, by their _cdata
+
+
+def _keep_marked():
+    with _lock:
+        blocks, excluded = list(_blocks), list(_excluded.values())
+        _excluded.clear()
+    for held in blocks:
+        held.hold()
+    for reference, kind in excluded:
+        storage = kind._new_with_weak_ptr(reference.cdata)
+        if storage is not None:
+            _check(_library.lms_take_address(storage._cdata))
+
+
+def _is_on():
+    return _settings["enabled"] and _library is not None
+
+
 @contextlib.contextmanager
 def resident(*tensors):
     r"""Keeps tensors on their GPU inside a ``with`` block.
 
     Use this for code that uses a tensor's memory outside of PyTorch operators,
     such as a C++ extension that keeps pointers between calls. If the code uses
-    the memory only during its calls, ``wrap()`` is sufficient. Has no effect
-    while LMS is off.
+    the memory only during its calls, ``wrap()`` is sufficient. If LMS is turned on
+    inside the block, the tensors are kept from then on.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): tensors of any shape, dtype and
-            layout, and modules for their parameters and buffers. Only CUDA tensors are affected.
+        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
+            parameters and buffers. Only CUDA tensors are affected.
 
     Raises:
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
@@ -747,33 +789,44 @@ def resident(*tensors):
             extension.begin(weight)
             extension.end()
     """
-    held = []
+    held = _Held(tensors)
+    with _lock:
+        _blocks.append(held)
     try:
-        if _library is not None:
-            for storage in _storages(_tensors(tensors)):
-                _check(_library.lms_hold(storage._cdata))
-                held.append(storage)
+        if _is_on():
+            held.hold()
         yield
     finally:
-        # All of them, even if one fails.
-        for code in [_library.lms_release(storage._cdata) for storage in held]:
-            _check(code)
+        with _lock:
+            _blocks.remove(held)
+        held.let_go()
 
 
 def exclude(*tensors):
     r"""Keeps tensors on their GPU until they are freed or passed to ``release()``.
 
-    Has no effect while LMS is off.
+    Can be called before LMS is turned on.
 
     Args:
-        tensors (torch.Tensor or torch.nn.Module): tensors of any shape, dtype and
-            layout, and modules for their parameters and buffers. Only CUDA tensors are affected.
+        tensors (torch.Tensor or torch.nn.Module): tensors, and modules for their
+            parameters and buffers. Only CUDA tensors are affected.
 
     Raises:
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
     """
-    for tensor in _tensors(tensors):
-        _take_tensor_address(tensor)
+    storages = list(_storages(_tensors(tensors)))
+    if _is_on():
+        for storage in storages:
+            _check(_library.lms_take_address(storage._cdata))
+        return
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    with _lock:
+        for key in [key for key, (known, _) in _excluded.items() if known.expired()]:
+            del _excluded[key]
+        for storage in storages:
+            kind = getattr(torch, "UntypedStorage", type(storage))
+            _excluded[storage._cdata] = StorageWeakRef(storage), kind
 
 
 @contextlib.contextmanager
@@ -806,8 +859,10 @@ def release(*tensors):
         tensors (torch.Tensor or torch.nn.Module): tensors of any shape, dtype and
             layout, and modules for their parameters and buffers.
     """
-    if _library is not None:
-        for storage in _storages(_tensors(tensors)):
+    for storage in _storages(_tensors(tensors)):
+        with _lock:
+            _excluded.pop(storage._cdata, None)
+        if _library is not None:
             _check(_library.lms_release_address(storage._cdata))
 
 
