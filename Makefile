@@ -12,10 +12,10 @@ CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help wheel conda test docs man cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
+.PHONY: help wheel conda release release-dry release-matrix test docs man cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
 	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
@@ -23,6 +23,16 @@ wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TA
 conda: $(VENV)/.installed-conda ## Build it as a conda package, into the channel dist/channel (TAG=...)
 	$(BIN)/lmsbuild conda $(TAG) --out $(OUT)
 	$(BIN)/lmsbuild channel add $(OUT)/channel $(OUT)/linux-*/*.conda
+
+release: $(VENV)/.installed-conda ## Build, verify, test and index every tag, architecture and Python (ARGS="--tag TAG")
+	$(BIN)/python ci/release.py $(ARGS)
+
+release-dry: $(VENV)/.installed ## Print what `make release` would do, and why
+	$(BIN)/python ci/release.py --dry-run $(ARGS)
+
+# For .github/workflows/release.yml.
+release-matrix: $(VENV)/.installed
+	@$(BIN)/python ci/release.py --matrix $(ARGS)
 
 test: $(VENV)/.installed-dev ## Run every test; ARGS=... runs pytest alone, with these arguments
 ifneq ($(strip $(ARGS)),)
