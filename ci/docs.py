@@ -20,9 +20,8 @@ BUILD = ROOT / "build"
 def sphinx(builder: str, out: Path) -> int:
     """Run one of Sphinx's builders on docs/; returns its exit code."""
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
-    # Each page has links to others, also to new ones.
-    command += ["--write-all", "--builder", builder]
-    # Not shared: what is read for a manual page has other quotation marks.
+    # From the beginning: a page also depends on others, and on what conf.py and its modules do.
+    command += ["--fresh-env", "--builder", builder]
     command += ["--doctree-dir", str(BUILD / "doctrees" / builder)]
     return subprocess.run([*command, str(ROOT / "docs"), str(out)]).returncode
 

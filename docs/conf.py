@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -55,6 +56,13 @@ linkcheck_retries = 2
 linkcheck_anchors = False
 
 
+def leave_out_of_navigation(app: Sphinx, name: str, source: list[str]) -> None:
+    """The tables of a run, which the run's own page leads to."""
+    if re.fullmatch(r"results/[^/]+/(?!README).+", name):
+        source[0] = "---\norphan: true\n---\n\n" + source[0]
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", leave_out_of_navigation)
     # A diagram is shown as its source: Mermaid's renderer would come from a server.
     app.add_lexer("mermaid", TextLexer)
