@@ -16,10 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import release_plan as plan
 from release_plan import ADDON, BUILD, CONDA, DONE, KINDS, Artifact, Choice, Step
@@ -134,8 +137,14 @@ class Release:
         with log.open("ab") as file:
             file.write(f"$ {' '.join(command)}\n".encode())
             file.flush()
-            done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-        if done.returncode:
+            process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            try:
+                code = process.wait()
+            except BaseException:
+                process.terminate()  # and not killed, so that it ends what it runs itself
+                process.wait()
+                raise
+        if code:
             lines = log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
             raise StepError(f"see {log}:\n" + "\n".join(lines), detail="\n".join(lines))
 
@@ -160,6 +169,11 @@ def carry_out(found: Sequence[Step], release: Release) -> list[str]:
             print(f"{artifact.name}: FAILED: {error}\n{error.detail}".rstrip(), flush=True)
             failed.append(artifact.name)
     return failed
+
+
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM ends it as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:
@@ -233,4 +247,5 @@ def main(arguments: Sequence[str], lmsbuild: Sequence[str] = LMSBUILD) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupt)
     sys.exit(main(sys.argv[1:]))

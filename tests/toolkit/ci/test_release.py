@@ -173,12 +173,14 @@ def test_the_others_are_built_all_the_same(
     assert f"{count} of {count} failed" in capsys.readouterr().out
 
 
-def test_killed_while_building(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_ended_while_building(site: Site, number: signal.Signals) -> None:
     """What was finished stays finished; the rest leaves nothing that counts."""
     code = f"""
 import sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "ci")]!r}
 import release
+release.signal.signal(release.signal.SIGTERM, release.interrupt)
 release.toolkit_commit = lambda: {COMMIT!r}
 release.plan.untested = lambda made: "" if made.kind == "wheel" else "a reason"
 arguments = {[*ONE, "--out", str(site.out)]!r}
@@ -192,8 +194,15 @@ sys.exit(release.main(arguments, (sys.executable, {str(site.script)!r})))
     while not waits.exists():
         assert process.poll() is None
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if number == signal.SIGKILL:
+        os.killpg(process.pid, number)
+        process.wait()
+    else:
+        process.send_signal(number)
+        assert process.wait() == release.INTERRUPTED
+        # What it ran has ended, too.
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
     assert site.files() == [FILE, f"{FILE}.provenance.json"]
     site.calls()
     # Half a file of the killed one lies in the work folder.
