@@ -146,7 +146,8 @@ class Release:
                 raise
         if code:
             lines = log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
-            raise StepError(f"see {log}:\n" + "\n".join(lines), detail="\n".join(lines))
+            what = " ".join(command[len(self._lmsbuild) :][:1])
+            raise StepError(f"lmsbuild {what} failed; {log} ends with", detail="\n".join(lines))
 
     def _log(self, artifact: Artifact) -> Path:
         return self._store.logs / f"{artifact.name}.log"
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str], lmsbuild: Sequence[str] = LMSBUILD) -> int:
                 release.finish(finished, options.gpg_key, options.sigstore)
                 print(f"{store.site}: {len(finished)} packages, their indexes, and {SUMS}")
     except LmsbuildError as error:
-        print(f"release.py: {error}", file=sys.stderr)
+        print(f"release.py: {error}\n{error.detail}".rstrip(), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; run it again to go on", file=sys.stderr)

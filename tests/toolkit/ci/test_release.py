@@ -154,7 +154,9 @@ def test_what_fails_is_not_published(
     assert site.run() == 1
     # A conda package is not made from a wheel that failed.
     assert site.calls() == calls
-    assert "it does not work" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"FAILED: lmsbuild {failing} failed; " in output
+    assert output.count("it does not work") == 1
     assert "SHA256SUMS" not in site.files()
     assert (FILE in site.files()) is (failing == "conda")
     monkeypatch.delenv("FAIL")
