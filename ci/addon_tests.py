@@ -32,12 +32,16 @@ from lmsbuild.wheel.patch_python import patch_python
 from lmsbuild.wheel.suite import Device, run_suite
 from lmsbuild.wheel.version import VERSION_MEMBER
 
-# Those that import modules late, replace functions by name, or use what the hooks change.
+# Those that import modules late, replace functions by name, use what the hooks change, or depend on
+# when LMS is imported.
 PART = (
     "test_addresses.py",
     "test_compiled.py::test_a_compiled_backward_pass_brings_what_its_kernels_use",
+    "test_environment.py::test_each_setting",
     "test_explain.py",
+    "test_hint.py",
     "test_interchange.py",
+    "test_main.py::test_a_module",
     "test_settings.py",
 )
 

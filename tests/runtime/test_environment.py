@@ -20,7 +20,8 @@ def state():
 
 
 def pages():
-    x = torch.ones(1 << 20, device="cuda") + 1
+    # So little that LMS does not watch what operators use.
+    x = torch.ones(1 << 18, device="cuda") + 1
     torch.cuda.reclaim_inactive()
     return not torch.cuda.lms.is_resident(x)
 
@@ -81,6 +82,10 @@ def test_each_setting(run):
         **ALL,
     )
     assert told == [False, True, state, True, state, 48 << 20, False]
+
+
+def test_page_outs_before_anything_is_watched(run):
+    assert run("told = pages()", PYTORCH_LMS="1") is True
 
 
 def test_the_program_has_the_last_word(run):

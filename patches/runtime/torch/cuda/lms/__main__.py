@@ -4,11 +4,10 @@
 
 import argparse
 import os
-import pkgutil
-import runpy
 import sys
 
 from torch.cuda import lms
+from torch.cuda.lms import program
 from torch.cuda.lms.environment import VARIABLES
 
 
@@ -51,27 +50,23 @@ def _parser():
 
 
 def main():
+    """Reads the command line, and runs the program."""
     parser = _parser()
     options = parser.parse_args()
-    program = options.program
-    if not options.module and not os.path.exists(program):
-        parser.error("there is no file {}".format(program))
+    name = options.program
+    if not options.module and not os.path.exists(name):
+        parser.error("there is no file {}".format(name))
     for variable in VARIABLES:
         value = getattr(options, variable.name, None)
         if value is not None:
             os.environ[variable.name] = value
     os.environ["PYTORCH_LMS"] = "1"
     lms._begin()
-    sys.argv[:] = [program, *options.arguments]
-    if options.module:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-        return
-    # Python has put the current folder there, unless it was told not to.
-    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-        del sys.path[0]
-        if pkgutil.get_importer(program) is None:
-            sys.path.insert(0, os.path.dirname(os.path.realpath(program)))
-    runpy.run_path(program, run_name="__main__")
+    try:
+        found = program.module(name) if options.module else program.file(name)
+    except program.NotFound as error:
+        parser.exit(1, "{}: {}\n".format(sys.executable, error))
+    program.run(found, [found.file if options.module else name, *options.arguments])
 
 
 if __name__ == "__main__":
