@@ -242,11 +242,6 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"largest {args.find_largest}: {largest or 'none trains'}")
             return int(not largest)
         summary = train(args)
-    except torch.cuda.OutOfMemoryError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if not args.lms:
-            print("This model may train with --lms.", file=sys.stderr)
-        return 1
     except (ImportError, AttributeError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

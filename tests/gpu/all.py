@@ -38,6 +38,7 @@ PARTS = {
     "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300),
     "compiled": Part(command=("tests/gpu/compiled.py", "--out", "{out}"), seconds=600),
     "overhead": Part(command=("tests/gpu/overhead.py", "--out", "{out}"), seconds=180),
+    "examples": Part(command=("tests/gpu/examples.py", "--out", "{out}"), seconds=900),
     "tests": Part(
         command=(*PYTEST, "tests/gpu", "--ignore=tests/gpu/test_distributed.py"), seconds=300
     ),
