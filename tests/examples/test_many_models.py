@@ -199,7 +199,7 @@ def test_where_models_come_from() -> None:
 
 @pytest.mark.skipif(not importlib.util.find_spec("timm"), reason="timm is not installed")
 def test_models_of_timm() -> None:
-    assert shape("test_vit", 64) == [1, 1000]
+    assert shape("vit_tiny_patch16_224", 64) == [1, 1000]
     assert shape("test_resnet", 64) == [1, 1000]
 
 
