@@ -79,10 +79,13 @@ def test_classes_of_the_program_in_other_processes(tmp_path):
         "import multiprocessing\n"
         "class Here:\n"
         "    pass\n"
+        "def send(pipe):\n"
+        "    pipe.send(Here())\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
-        "    with context.Pool(1) as pool:\n"
-        "        print(type(pool.apply(Here)) is Here)\n"
+        "    here, there = context.Pipe()\n"
+        "    context.Process(target=send, args=(there,)).start()\n"
+        "    print(type(here.recv()) is Here)\n"
     )
     for arguments in (["program.py"], ["-m", "program"]):
         assert output(*COMMAND, *arguments, cwd=tmp_path) == "True\n"
