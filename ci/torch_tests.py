@@ -8,7 +8,8 @@
     python ci/torch_tests.py --programs N          # N random programs on each, and the threads
 
 The default tag gets every test, and a part of them with sanitizers. The others get the runtime's
-tests and a part of the out-of-memory suite, which is where their differences are.
+tests and a part of the out-of-memory suite, which is where their differences are. On the newest
+tag, the runtime's tests run with compression.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def try_tags(options: argparse.Namespace) -> int:
     tags = chosen(registry, options.tags, matrix=bool(options.matrix))
     if landmark := landmark_of(options):
         tags = landmarks(registry, tags)[landmark]
+    newest = [tag for tag in registry if tag.has_wheel(PYTHON)][-1]
     for tag in tags:
+        os.environ["LMS_TEST_COMPRESSION"] = "on" if tag == newest else "off"
         outcomes.append(try_tag(tag, runs(tag, registry, options)))
         if outcomes[-1].failure:
             print(outcomes[-1].failure, flush=True)

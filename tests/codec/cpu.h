@@ -76,7 +76,7 @@ static Parts parts_of(const Call& call) {
   extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) { \
     Tally tally{};                                                                 \
     const Parts parts = parts_of<Parts>(call);                                     \
-    run(call, [&] { lms_pack({data, size}, parts, &tally); });                     \
+    run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr); });            \
     return tally.packed == 0 && tally.raw == 0 && tally.done == 0;                 \
   }                                                                                \
   extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \

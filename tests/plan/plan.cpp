@@ -103,6 +103,7 @@ Trace* lms_trace(
     const int64_t* access, // (operator, block, writes) each
     int64_t blocks,
     const int64_t* block, // (bytes, allocated, freed) each
+    const double* share, // of each block
     int64_t unmanaged) {
   auto* const trace = new Trace;
   trace->operators.resize(operators);
@@ -115,7 +116,7 @@ Trace* lms_trace(
         {static_cast<uint32_t>(access[3 * i + 1]), access[3 * i + 2] != 0});
   }
   for (int64_t i = 0; i < blocks; ++i) {
-    trace->blocks.push_back({block[3 * i], block[3 * i + 1], block[3 * i + 2]});
+    trace->blocks.push_back({block[3 * i], block[3 * i + 1], block[3 * i + 2], share[i]});
   }
   trace->unmanaged = unmanaged;
   return trace;
@@ -153,6 +154,10 @@ Result* lms_on_demand(const Trace* trace, int64_t limit, const double* rates) {
   return result;
 }
 
+Result* lms_plan_with_compression(const Trace* trace, int64_t limit, const double* rates) {
+  return new Result{plan_with_compression(*trace, machine_of(limit, rates)), 0};
+}
+
 void lms_result_delete(Result* result) {
   delete result;
 }
@@ -161,8 +166,8 @@ const char* lms_problem(const Result* result) {
   return result->plan.problem.c_str();
 }
 
-// fits, infeasible, infeasible_bytes, moves, fault, bytes_out, bytes_in, peak_bytes, and of the
-// bound: bytes_in, bytes_out, excess_bytes.
+// fits, infeasible, infeasible_bytes, moves, fault, bytes_out, bytes_in, peak_bytes; of the bound:
+// bytes_in, bytes_out, excess_bytes; and whether the plan counts on compression.
 void lms_numbers(const Result* result, int64_t* numbers) {
   const Plan& plan = result->plan;
   const int64_t values[] = {
@@ -176,7 +181,8 @@ void lms_numbers(const Result* result, int64_t* numbers) {
       plan.prediction.peak_bytes,
       plan.bound.bytes_in,
       plan.bound.bytes_out,
-      plan.bound.excess_bytes};
+      plan.bound.excess_bytes,
+      plan.compressed};
   std::copy(std::begin(values), std::end(values), numbers);
 }
 

@@ -29,11 +29,16 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             _INT64S,
             ctypes.c_int64,
             _INT64S,
+            _DOUBLES,
             ctypes.c_int64,
         ],
     ),
     "lms_trace_delete": (None, [ctypes.c_void_p]),
     "lms_plan": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
+    "lms_plan_with_compression": (
+        ctypes.c_void_p,
+        [ctypes.c_void_p, ctypes.c_int64, _DOUBLES],
+    ),
     "lms_replay": (
         ctypes.c_void_p,
         [ctypes.c_void_p, ctypes.c_int64, _DOUBLES, ctypes.c_int64, _INT64S],
@@ -55,11 +60,15 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 @dataclass(frozen=True)
 class Block:
-    """Attributes: bytes; the operators before and after which it lives, for a temporary one."""
+    """Attributes: bytes; the operators before and after which it lives, for a temporary one.
+
+    share: what its transfers take of the time of a copy.
+    """
 
     bytes: int
     allocated: int = NONE
     freed: int = NONE
+    share: float = 1.0
 
     @property
     def persistent(self) -> bool:
@@ -114,6 +123,7 @@ class Result:
     excess_bytes: int
     bound_seconds: float
     one_hill_seconds: float
+    compressed: bool = True
     starts: list[float] = field(default_factory=list)
     stalls: list[float] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
@@ -158,6 +168,11 @@ class Planner:
         with _Handle(self._library, trace) as handle:
             return self._read(self._library.lms_plan(handle, *_machine(machine)), trace)
 
+    def plan_with_compression(self, trace: Trace, machine: Machine) -> Result:
+        with _Handle(self._library, trace) as handle:
+            made = self._library.lms_plan_with_compression(handle, *_machine(machine))
+            return self._read(made, trace)
+
     def replay(self, trace: Trace, machine: Machine, moves: Sequence[Move]) -> Result:
         rows = [
             (m.block, m.copy_after, m.copies, m.drop_before, m.fetch_before, m.needed_at)
@@ -192,7 +207,7 @@ class Planner:
 
     def _read(self, handle: int, trace: Trace) -> Result:
         library = self._library
-        numbers = (ctypes.c_int64 * 11)()
+        numbers = (ctypes.c_int64 * 12)()
         seconds = (ctypes.c_double * 4)()
         library.lms_numbers(handle, numbers)
         library.lms_seconds(handle, seconds)
@@ -222,6 +237,7 @@ class Planner:
             excess_bytes=numbers[10],
             bound_seconds=seconds[2],
             one_hill_seconds=seconds[3],
+            compressed=bool(numbers[11]),
             starts=list(starts),
             stalls=list(stalls),
             causes=[CAUSES[cause] for cause in causes],
@@ -243,6 +259,7 @@ class _Handle:
             _int64s(value for access in trace.accesses for value in access),
             len(trace.blocks),
             _int64s(v for b in trace.blocks for v in (b.bytes, b.allocated, b.freed)),
+            (ctypes.c_double * len(trace.blocks))(*[b.share for b in trace.blocks]),
             trace.unmanaged,
         )
 

@@ -2,13 +2,15 @@
 
 They run in an environment whose PyTorch has LMS, which `make test` creates. If LMS_TEST_DEVICE is
 "gpu", they run on two real GPUs and use the same amount of memory. With one GPU, tests that need a
-second one are skipped. So are tests of what only the simulation can do.
+second one are skipped. So are tests of what only the simulation can do. LMS_TEST_COMPRESSION is the
+setting of torch.cuda.lms.set_compression() for all of them; it is "off" by default.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import re
 import sys
 from collections.abc import Generator, Iterator
@@ -44,6 +46,8 @@ DEVICES = torch.cuda.device_count()
 
 SECOND_DEVICE = re.compile("invalid device|device ordinal|device_count\\(\\)", re.IGNORECASE)
 """Matches the messages of errors about a device that does not exist."""
+
+COMPRESSION = os.environ.get("LMS_TEST_COMPRESSION", "off")
 
 SMALL = 1 << 12
 """Size in bytes of the smallest storage that is paged out in these tests."""
@@ -98,6 +102,12 @@ def first_page_outs() -> None:
     torch.cuda.empty_cache()
 
 
+@pytest.fixture
+def uncompressed(clean_slate: None) -> None:
+    """For tests of copies, for which the copy engine is called."""
+    torch.cuda.lms.set_compression("off")
+
+
 @pytest.fixture(autouse=True)
 def clean_slate(first_page_outs: None) -> Iterator[None]:
     """Starts each test with LMS on and watching, small storages managed and no memory in use.
@@ -105,6 +115,7 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
     Fails the test if the race checker reports anything, or if the test does not free its memory.
     """
     torch.cuda.set_size_lms(SMALL)
+    torch.cuda.lms.set_compression(COMPRESSION)
     torch.cuda.set_limit_lms(0)
     torch.cuda.set_host_limit_lms(0)
     torch.cuda.set_enabled_lms(True)

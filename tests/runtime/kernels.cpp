@@ -107,9 +107,26 @@ int64_t checker_check(
     for (size_t i = 0; i < count; ++i) {
       host.add(parts[i], sizes[i]);
     }
-    checker->check(slot, data, bytes, host, stream);
+    checker->check(slot, data, bytes, stream);
+    checker->restore(slot, data, bytes, host, stream);
     return 0;
   });
+}
+
+int64_t checker_arrived(
+    Checker* checker,
+    uint32_t slot,
+    const void* data,
+    size_t bytes,
+    cudaStream_t stream) {
+  return attempt([&] {
+    checker->arrived(slot, data, bytes, stream);
+    return 0;
+  });
+}
+
+bool checker_corrupted(Checker* checker) {
+  return checker->corrupted();
 }
 
 uint64_t checker_caught(Checker* checker) {

@@ -99,6 +99,23 @@ int packer_pack(
   });
 }
 
+int packer_repack(
+    Packer* packer,
+    int kind,
+    void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count,
+    const uint32_t* differs,
+    unsigned blocks,
+    cudaStream_t stream) {
+  return attempt([&] {
+    const HostBuffer host = buffer_of(parts, sizes, count);
+    packer->repack(static_cast<codec::Kind>(kind), data, bytes, host, differs, blocks, stream);
+  });
+}
+
 int packer_unpack(
     Packer* packer,
     int kind,
@@ -118,7 +135,7 @@ int packer_unpack(
 uint64_t packer_written(char* part) {
   HostBuffer host;
   host.add(part, sizeof(codec::Summary));
-  return Packer::summary(host).written;
+  return Packer::written(host);
 }
 
 } // extern "C"

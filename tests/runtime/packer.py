@@ -37,6 +37,18 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
         ("pack", number, pointer, number, pointer, size, *parts, ctypes.c_uint, pointer),
+        (
+            "repack",
+            number,
+            pointer,
+            number,
+            pointer,
+            size,
+            *parts,
+            pointer,
+            ctypes.c_uint,
+            pointer,
+        ),
         ("unpack", number, pointer, number, pointer, size, *parts, ctypes.c_uint, pointer),
         ("written", ctypes.c_uint64, pointer),
     ):
@@ -104,6 +116,14 @@ class Packer:
         stream: torch.cuda.Stream | None = None,
     ) -> None:
         self._run("unpack", kind, data, size, parts, blocks, stream)
+
+    def repack(
+        self, kind: int, data: int, size: int, parts: Sequence[tuple[int, int]], differs: int
+    ) -> None:
+        """Packs again if the number of 32 bits at this address of the device is not 0."""
+        call = self._library.packer_repack
+        if call(self._self, kind, data, size, *_parts(parts), differs, 32, 0) < 0:
+            raise PackError(self._library.packer_error().decode())
 
     def written(self, parts: Sequence[tuple[int, int]]) -> int:
         """Bytes that pack() wrote to the buffer. Wait for it first."""

@@ -132,7 +132,7 @@ def test_a_storage_may_die_during_a_capture(used):
     evict()
     assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
     assert torch.cuda.lms.stats()["host_used_bytes"] > 0  # y's own copy, and nobody else's
-    assert torch.cuda.lms.stats()["host_used_bytes"] <= 1 << 20
+    assert torch.cuda.lms.stats()["host_used_bytes"] < 2 << 20
 
 
 def around_a_failed_capture(device, told):

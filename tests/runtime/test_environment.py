@@ -16,7 +16,8 @@ import torch
 def state():
     lms = torch.cuda.lms
     settings = [torch.cuda.get_enabled_lms(), torch.cuda.get_limit_lms(), torch.cuda.get_size_lms()]
-    return [*settings, torch.cuda.get_host_limit_lms(), lms.get_planning()]
+    settings.append(torch.cuda.get_host_limit_lms())
+    return [*settings, lms.get_planning(), lms.get_compression()]
 
 
 def pages():
@@ -56,6 +57,7 @@ ALL = {
     "PYTORCH_LMS_SIZE": "4096",
     "PYTORCH_LMS_HOST_LIMIT": "1.5G",
     "PYTORCH_LMS_PLANNING": "off",
+    "PYTORCH_LMS_COMPRESSION": "Auto",
 }
 
 
@@ -73,7 +75,7 @@ def run(tmp_path):
 
 
 def test_each_setting(run):
-    state = [True, 48 << 20, 4096, 1500000000, False]
+    state = [True, 48 << 20, 4096, 1500000000, False, "auto"]
     told = run(
         "told = [torch.cuda.is_initialized(), torch.cuda.lms._library is None, state()]",
         "told += [pages(), state(), torch.cuda.lms.stats()['limit_bytes']]",
@@ -95,7 +97,7 @@ def test_the_program_has_the_last_word(run):
         "told = [pages(), state()]",
         **ALL,
     )
-    assert told == [False, [False, 0, 4096, 1500000000, False]]
+    assert told == [False, [False, 0, 4096, 1500000000, False, "auto"]]
 
 
 def test_settings_wait_for_a_program_that_turns_lms_on(run):
@@ -106,7 +108,7 @@ def test_settings_wait_for_a_program_that_turns_lms_on(run):
         PYTORCH_LMS="0",
         PYTORCH_LMS_LIMIT="48MiB",
     )
-    assert told == [[False, 48 << 20, 1 << 20, 0, True], True, 48 << 20]
+    assert told == [[False, 48 << 20, 1 << 20, 0, True, "off"], True, 48 << 20]
 
 
 def test_processes_that_the_program_starts(run):

@@ -50,6 +50,7 @@ def test_no_host_memory(device):
         assert torch.equal(tensor.cpu(), pattern(4, start=i, device="cpu"))
 
 
+@pytest.mark.usefixtures("uncompressed")
 @pytest.mark.parametrize("api", ["cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent"])
 def test_a_page_out_that_fails_loses_nothing(device, api):
     x = managed(pattern(2))
@@ -64,6 +65,7 @@ def test_a_page_out_that_fails_loses_nothing(device, api):
     assert torch.equal(x.cpu(), pattern(2, device="cpu"))
 
 
+@pytest.mark.usefixtures("uncompressed")
 def test_a_page_in_that_fails_can_be_tried_again(device):
     x = managed(pattern(2))
     evict()

@@ -110,15 +110,16 @@ def test_options_are_variables(tmp_path):
         "code = 'import json, os; print(json.dumps(dict(os.environ)))'\n"
         "print(subprocess.check_output([sys.executable, '-c', code]).decode())\n"
     )
-    wanted = {variable.name: "3GiB" if variable.metavar else "1" for variable in VARIABLES}
+    values = {"SIZE": "3GiB", "SETTING": "auto", None: "1"}
+    wanted = {variable.name: values[variable.metavar] for variable in VARIABLES}
     wanted["PYTORCH_LMS_PLANNING"] = "0"
     options = []
     for variable in VARIABLES:
         if variable.option:
-            options += [variable.option, *(["3GiB"] if variable.metavar else [])]
+            options += [variable.option, *([values[variable.metavar]] if variable.metavar else [])]
     told = json.loads(output(*COMMAND, *options, str(script), PYTORCH_LMS="0"))
     assert {name: told.get(name) for name in wanted} == wanted
-    assert len(wanted) == 7
+    assert len(wanted) == 8
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1")

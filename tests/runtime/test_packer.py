@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cxx import RUNTIME
 from hardware import simulated
 from packer import Packer, PackError, load
 from simcuda.process import run_sim
@@ -105,6 +106,36 @@ def test_every_bit_comes_back(packer: Packer, kind: int) -> None:
             block.device[:size] = 1
             packer.unpack(kind, block.address, size, block.parts, blocks + 1)
             block.assert_comes_back()
+
+
+def test_packing_again(packer: Packer) -> None:
+    size = 40 * KIB
+    block = Block(packer, bytes(size))
+    packer.pack(1, block.address, size, block.parts)
+    torch.cuda.synchronize()
+    written = packer.written(block.parts)
+    for differs, values in ((0, bytes(size)), (1, values_of(size))):
+        block.device[:size].copy_(torch.frombuffer(bytearray(values_of(size)), dtype=torch.uint8))
+        flag = torch.full((1,), differs, dtype=torch.int32, device="cuda")
+        packer.repack(1, block.address, size, block.parts, raw_address(flag))
+        block.device[:size] = 1
+        packer.unpack(1, block.address, size, block.parts)
+        block.values = values
+        block.assert_comes_back()
+        assert packer.written(block.parts) == written, "the summary is that of the first time"
+
+
+@simulated
+def test_kernels_that_change_bits_are_not_used(tmp_path: Path, cache: Path) -> None:
+    chunk = Path("torch/csrc/cuda/lms/codec/chunk.cpp")
+    text = (RUNTIME / chunk).read_text()
+    right = "(mask >> lane & 1) != 0 ? words[rank % kWords] : Word(0);"
+    assert right in text
+    (tmp_path / chunk.parent).mkdir(parents=True)
+    (tmp_path / chunk).write_text(text.replace(right, "words[rank % kWords];"))
+    with Packer(load(tmp_path, f"-I{tmp_path}")) as wrong:
+        assert not wrong.available(1)
+        assert wrong.why(1) == "LMS: the kernels for bfloat16 change bits on this GPU"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ constexpr char kBefore[] = R"cpp(
     void* (*view)(const void*);
     int (*touch)(void*, const void*, size_t, int);
     void (*used)(void*, const void*, size_t, int);
+    void (*trap)(void*);
   };
   static thread_local const Hooks* hooks;
 
@@ -55,6 +56,9 @@ constexpr char kBefore[] = R"cpp(
   static inline void __syncthreads() {}
   static inline void __threadfence() {}
   static inline void __threadfence_system() {}
+  static inline void __trap() {
+    hooks->trap(hooks->state);
+  }
   template <typename T>
   static T __ldcs(const T* from) {
     return *from;
@@ -82,6 +86,8 @@ constexpr char kAfter[] = R"cpp(
   }
   template <typename T>
   static bool adopt(const Hooks& hooks, T*& pointer, int) {
+    if (pointer == nullptr)
+      return true;
     const bool allowed = hooks.touch(hooks.state, pointer, sizeof(T), !std::is_const<T>::value);
     pointer = static_cast<T*>(hooks.view(pointer));
     return allowed;

@@ -2,9 +2,10 @@
 //
 // A kernel runs its blocks one after another, each with one thread. Source code that supports this
 // uses LMS_THREADS, which is 1 here. The parameters tell which memory a kernel uses: it writes the
-// memory behind a pointer (or only reads it, if the pointer is const), and so for the memory that a
-// structure with the members `data` and `size` describes. What it does with other memory is
-// declared with LMS_READS and LMS_WRITES. Other pointers in structures point to host memory.
+// memory behind a pointer that is not null (or only reads it, if the pointer is const), and so for
+// the memory that a structure with the members `data` and `size` describes. What it does with other
+// memory is declared with LMS_READS and LMS_WRITES. Other pointers in structures point to host
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,8 @@ struct KernelHooks {
   int (*touch)(void* state, const void* pointer, size_t size, int write);
   // The kernel is running, and reads or writes the bytes.
   void (*used)(void* state, const void* pointer, size_t size, int write);
+  // The kernel has stopped with an error.
+  void (*trap)(void* state);
 };
 
 bool for_the_cpu(const std::string& source);

@@ -7,7 +7,7 @@ namespace simcuda {
 
 cudaError_t CallLog::enter(const char* api) {
   ++counts_[api];
-  cudaError_t error = cudaSuccess;
+  cudaError_t error = broken_;
   for (Fault& fault : faults_) {
     if (fault.api != api)
       continue;

@@ -20,8 +20,13 @@ class CallLog {
 
   // Makes the nth call from now on fail with `error`; with `from_then_on`, every later call too.
   void plan_fault(const std::string& api, long nth, cudaError_t error, bool from_then_on);
+  // Makes every call fail from now on.
+  void break_with(cudaError_t error) {
+    broken_ = error;
+  }
   void clear_faults() {
     faults_.clear();
+    broken_ = cudaSuccess;
   }
 
   long count(const std::string& api) const;
@@ -39,6 +44,7 @@ class CallLog {
   };
 
   bool log_;
+  cudaError_t broken_ = cudaSuccess;
   std::map<std::string, long> counts_;
   std::vector<Fault> faults_;
 };

@@ -66,6 +66,12 @@ void used(void* stream, const void* pointer, size_t size, int write) {
       *static_cast<Stream*>(stream), pointer, size, write ? AccessKind::kWrite : AccessKind::kRead);
 }
 
+// As on a GPU, no call succeeds any more.
+void trap(void*) {
+  const Lock lock(state().mutex);
+  state().calls.break_with(cudaErrorLaunchFailure);
+}
+
 } // namespace
 
 SIMCUDA_API cudaError_t cuModuleLoadData(void** module, const void* image) {
@@ -146,13 +152,13 @@ SIMCUDA_API cudaError_t cuLaunchKernel(
         this_thread().device != stream->device)
       return cudaErrorInvalidResourceHandle;
     machine.begin_operation(*stream);
-    const KernelHooks hooks{stream, view, touch, used};
+    const KernelHooks hooks{stream, view, touch, used, trap};
     work = kernel->prepare(&hooks, parameters);
   }
   if (work == nullptr)
     return cudaErrorIllegalAddress;
   stream->queue->push([=] {
-    const KernelHooks hooks{stream, view, touch, used};
+    const KernelHooks hooks{stream, view, touch, used, trap};
     if (state().options.bytes)
       kernel->run(&hooks, work, blocks);
   });

@@ -32,6 +32,13 @@ def size(text):
     return int(float(found.group(1)) * (1024 if found.group(3) else 1000) ** power)
 
 
+def compression(text):
+    """A setting of set_compression(). Raises ValueError."""
+    if text.lower() not in ("auto", "on", "off"):
+        raise ValueError("{!r} is neither auto nor on nor off".format(text))
+    return text.lower()
+
+
 Variable = collections.namedtuple("Variable", "name setting read option metavar help")
 
 # The option is that of `python -m torch.cuda.lms`; without a metavar it has no value.
@@ -69,6 +76,14 @@ VARIABLES = (
         "--no-planning",
         None,
         "move everything on demand, and plan no iterations",
+    ),
+    Variable(
+        "PYTORCH_LMS_COMPRESSION",
+        "compression",
+        compression,
+        "--compression",
+        "SETTING",
+        "compress what is paged out, without loss: auto, on or off; by default off",
     ),
     Variable(
         "PYTORCH_LMS_DEBUG", None, None, "--debug", None, "log page-outs and page-ins to stderr"

@@ -17,7 +17,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 7;
+constexpr int kAbiVersion = 8;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -281,6 +281,21 @@ int lms_get_planning() {
   return Runtime::get().settings.plan;
 }
 
+int lms_set_compression(int setting) {
+  return checked([&] {
+    const Lock lock;
+    Runtime::get().settings.compression = static_cast<Compression>(setting);
+    Runtime::get().each([](Pager& pager) {
+      pager.mover.packing().forget();
+      pager.follower.forget();
+    });
+  });
+}
+
+int lms_get_compression() {
+  return static_cast<int>(Runtime::get().settings.compression.load());
+}
+
 int lms_record(int device, int on) {
   return checked([&] {
     const Lock lock;
@@ -354,6 +369,17 @@ int lms_checks(int device, const char** why) {
     const Lock lock;
     Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device));
     reason = !pager || pager->mover.checks() ? "" : pager->mover.why_no_checks();
+  });
+  *why = reason.c_str();
+  return known;
+}
+
+int lms_why_not_compressed(int device, const char** why) {
+  static thread_local std::string reason;
+  const int known = checked([&] {
+    const Lock lock;
+    Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device));
+    reason = pager ? pager->mover.packing().trouble() : "";
   });
   *why = reason.c_str();
   return known;

@@ -87,6 +87,15 @@ LMS_API int lms_checks(int device, const char** why);
 LMS_API int lms_set_planning(int enabled);
 LMS_API int lms_get_planning(void);
 
+// Which blocks are compressed on their way to the host: 0 those that shrink while transfers hold up
+// the program, 1 all, 2 none.
+LMS_API int lms_set_compression(int setting);
+LMS_API int lms_get_compression(void);
+
+// *why is set to the reason why some data is not compressed although it should be, or to "". The
+// text is valid until this thread's next call.
+LMS_API int lms_why_not_compressed(int device, const char** why);
+
 // Starts or stops a recording of what operators use on a device.
 LMS_API int lms_record(int device, int on);
 

@@ -89,6 +89,17 @@ std::vector<Entry> make_entries() {
     const Count count = entry.second;
     entries.push_back({entry.first, [count](Pager& p) { return p.stats.*count; }});
   }
+  using Row = uint64_t codec::Totals::Row::*;
+  const std::vector<std::pair<const char*, Row>> compressed = {
+      {"lms.compressed_count", &codec::Totals::Row::blocks},
+      {"lms.compressed_bytes", &codec::Totals::Row::bytes},
+      {"lms.compressed_written_bytes", &codec::Totals::Row::written}};
+  for (const auto& entry : compressed) {
+    const Row row = entry.second;
+    entries.push_back({entry.first, [row](Pager& p) {
+                         return static_cast<int64_t>(p.mover.packing().totals().sum().*row);
+                       }});
+  }
   entries.push_back({"lms.release_caught", [](Pager& p) { return p.mover.caught(); }});
   add(entries, "lms.host_bytes", [](Pager& p) -> const Stat& { return p.mover.arena().pinned(); });
   add(entries, "lms.host_used_bytes", [](Pager& p) -> const Stat& {

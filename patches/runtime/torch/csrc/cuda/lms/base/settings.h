@@ -6,6 +6,8 @@
 
 namespace torch::cuda::lms {
 
+enum class Compression { Auto, On, Off };
+
 // The user's settings. They are read without the LMS mutex.
 struct Settings {
   Published<bool> enabled{false};
@@ -22,6 +24,10 @@ struct Settings {
 
   // Learn which iterations repeat, and plan them.
   Published<bool> plan{true};
+
+  // Which blocks are compressed on their way to the host: those that shrink while transfers hold up
+  // the program, all, or none.
+  Published<Compression> compression{Compression::Off};
 
   // Follow plans even if iterations take longer with them. For tests, whose times mean nothing.
   Published<bool> keep_plans{false};

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/block/origin.h>
 #include <torch/csrc/cuda/lms/block/residency.h>
 #include <torch/csrc/cuda/lms/block/state.h>
+#include <torch/csrc/cuda/lms/codec/kind.h>
 #include <torch/csrc/cuda/lms/compat/compat.h>
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/kernel/checker.h>
@@ -38,6 +40,8 @@ inline size_t rounded(size_t bytes) {
 // A block's bytes in pinned host memory.
 struct HostCopy {
   HostBuffer buffer;
+  codec::Kind packed = codec::Kind::None; // how the bytes are packed; None: as they are
+  bool learned = true; // false: Packing has not seen yet how far the last copy has shrunk
   std::optional<Checker::Slot> hash; // of the bytes, on the device; none without kernels
   // Recorded after the last work that reads or writes the buffer, or uses the hash.
   EventRef touched;
@@ -90,6 +94,7 @@ struct Block {
   bool counted = false; // an operator has used it, so LMS can move it
   bool failed = false; // a page-in failed; every access throws until one succeeds
   const char* user = nullptr; // the last operator that used it
+  Origin origin;
   Recorder::Number number; // in the user's recording
   Recorder::Number followed; // in LMS's own
   uint32_t slot = 0; // the number under which the follower has the block; 0 if it does not

@@ -123,7 +123,10 @@ LMS_INLINE void copy_rest_in(char* to, const char* at, u32 size) {
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
-lms_pack(Bytes source, Parts host, Tally* tally) {
+lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
+  if (only_if != nullptr && *only_if == 0) {
+    return;
+  }
   __shared__ Scratch scratches[kWarps];
   Scratch& scratch = scratches[threadIdx.x / 32];
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
@@ -187,7 +190,7 @@ lms_pack(Bytes source, Parts host, Tally* tally) {
     packed += here * sizeof(u64);
   }
 
-  if (threadIdx.x % 32 != 0) {
+  if (tally == nullptr || threadIdx.x % 32 != 0) {
     return;
   }
   atomicAdd(&tally->packed, packed);

@@ -48,7 +48,9 @@ struct Tally {
   uint64_t done;
 };
 
-constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*)
+// Does nothing if the last parameter is not null and points to 0 on the device. Without a tally,
+// the summary stays as it is.
+constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*)
 constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts)
 
 // How many thread blocks to launch, at most `most`, for a block of this many bytes (more than 0).

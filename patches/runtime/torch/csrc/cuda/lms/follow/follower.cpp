@@ -75,6 +75,8 @@ void Follower::used(Block& block, bool write) {
   const bool lately = block.followed.recording + 1 == recorder_.number();
   const uint32_t before = lately ? block.followed.value : 0;
   appeared(block, recorder_.used(block.followed, block.size, write), before);
+  origins_.resize(std::max<size_t>(origins_.size(), block.followed.value + 1));
+  origins_[block.followed.value] = block.origin;
 }
 
 void Follower::allocated(Block& block) {
@@ -310,7 +312,7 @@ void Follower::end() {
       last_->set(links());
     }
     if (last_->waits_for_times() && timed) {
-      last_->set(std::move(recording));
+      last_->set(std::move(recording), std::move(origins_));
     }
     time(followed);
     return;
@@ -392,6 +394,7 @@ void Follower::make_plans() {
       Recording recording = *std::exchange(script->recording(), std::nullopt);
       recording.settle();
       script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
+      set_shares(*script);
     }
     const auto wanted = static_cast<int64_t>(room_.limit().part(script->slack().part()));
     const double change = static_cast<double>(wanted - script->asked());
@@ -399,8 +402,17 @@ void Follower::make_plans() {
         std::abs(change) > kChange * static_cast<double>(wanted)) {
       machine.limit = script->ask(wanted);
       being_planned_ = script.get();
-      planning_.start(script->trace(), machine);
+      planning_.start(script->trace(), machine, settings_.compression == Compression::Auto);
     }
+  }
+}
+
+// Tells the planner how far blocks shrink.
+void Follower::set_shares(Script& script) {
+  const std::vector<Origin>& origins = script.origins();
+  std::vector<plan::Block>& blocks = script.trace().blocks;
+  for (size_t i = 0; i < blocks.size() && i + 1 < origins.size(); ++i) {
+    blocks[i].share = mover_.packing().share(origins[i + 1], static_cast<size_t>(blocks[i].bytes));
   }
 }
 
@@ -478,6 +490,7 @@ void Follower::begin() {
     }
   }
   before_.clear();
+  origins_.clear();
   pending_.clear();
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
@@ -486,6 +499,7 @@ void Follower::begin() {
   if (script_) {
     foresee();
     room_.limit().stretch(static_cast<size_t>(script_->limit()));
+    mover_.packing().link_bound(script_->compressed());
   } else {
     on_demand();
   }
@@ -497,6 +511,7 @@ void Follower::on_demand() {
   pending_.clear();
   policy_.forget();
   room_.limit().stretch(0);
+  mover_.packing().link_bound(true);
 }
 
 void Follower::stop() {

@@ -71,6 +71,7 @@ class Follower {
   void stop();
   void forget_scripts();
   void make_plans();
+  void set_shares(Script& script);
   void log(bool followed);
   int64_t failures();
   void time(bool followed);
@@ -124,6 +125,7 @@ class Follower {
   // Of the iteration that runs.
   std::vector<Block*> slots_; // blocks by number, also those that are expected to get it
   std::vector<uint32_t> before_; // by number: the block's number in the iteration before
+  std::vector<Origin> origins_; // by number
   plan::Place place_ = -1; // of the operator that runs
   uint64_t base_ = 1; // on the scale of Block::next_use, where the iteration began
   size_t read_ = 0; // events of the recording that were looked at

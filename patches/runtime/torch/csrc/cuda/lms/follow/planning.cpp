@@ -13,13 +13,15 @@ Planning::~Planning() {
   }
 }
 
-void Planning::start(plan::Trace trace, const plan::Machine& machine) {
+void Planning::start(plan::Trace trace, const plan::Machine& machine, bool compression) {
   trace_ = std::move(trace);
   machine_ = machine;
+  compression_ = compression;
   done_ = false;
   thread_ = std::thread([this] {
     try {
-      plan_ = plan::plan(trace_, machine_);
+      plan_ = compression_ ? plan::plan_with_compression(trace_, machine_)
+                           : plan::plan(trace_, machine_);
     } catch (const std::exception& error) {
       plan_ = plan::Plan();
       plan_.problem = error.what();

@@ -25,7 +25,9 @@ class Planning {
   }
 
   // Must not be called while it is busy.
-  void start(plan::Trace trace, const plan::Machine& machine);
+  // With `compression`, blocks with a share are compressed only if the program would wait for
+  // copies otherwise.
+  void start(plan::Trace trace, const plan::Machine& machine, bool compression);
 
   // Waits for the plan and returns it. Must only be called while it is busy.
   plan::Plan take();
@@ -33,7 +35,8 @@ class Planning {
  private:
   std::thread thread_;
   std::atomic<bool> done_{false};
-  plan::Trace trace_; // these three belong to the thread until it is done
+  bool compression_ = false; // these four belong to the thread until it is done
+  plan::Trace trace_;
   plan::Machine machine_;
   plan::Plan plan_;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/block/origin.h>
 #include <torch/csrc/cuda/lms/follow/slack.h>
 #include <torch/csrc/cuda/lms/plan/plan.h>
 #include <torch/csrc/cuda/lms/plan/trace.h>
@@ -65,13 +66,18 @@ class Script {
   bool waits_for_times() const {
     return !timed_;
   }
-  void set(Recording recording) {
+  // `origins` are those of the blocks, by number.
+  void set(Recording recording, std::vector<Origin> origins) {
     recording_ = std::move(recording);
+    origins_ = std::move(origins);
     timed_ = true;
   }
   // The recording with its times, until it is taken to make the plan.
   std::optional<Recording>& recording() {
     return recording_;
+  }
+  const std::vector<Origin>& origins() const {
+    return origins_;
   }
 
   // What the planner was given; it has no operators until the recording was taken.
@@ -112,6 +118,10 @@ class Script {
   double part() const {
     return part_;
   }
+  // Whether blocks that shrink are compressed while the plan is followed.
+  bool compressed() const {
+    return compressed_;
+  }
   bool planned() const {
     return planned_ && !slower_;
   }
@@ -134,6 +144,7 @@ class Script {
   std::vector<TraceEvent> events_;
   std::vector<uint32_t> links_;
   std::optional<Recording> recording_;
+  std::vector<Origin> origins_;
   plan::Place size_ = 0;
   std::vector<std::vector<plan::Place>> uses_; // by number
   std::vector<plan::Move> moves_; // of the plan
@@ -150,6 +161,7 @@ class Script {
   bool slower_ = false;
   bool timed_ = false;
   bool planned_ = false;
+  bool compressed_ = true;
 };
 
 } // namespace torch::cuda::lms

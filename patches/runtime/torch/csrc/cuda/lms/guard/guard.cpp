@@ -149,6 +149,7 @@ void use(const Inputs& inputs, bool collective) {
     Block* block;
     c10::cuda::CUDAStream stream;
     bool write;
+    codec::Kind kind;
   };
   c10::SmallVector<Pinned, 8> pinned;
   std::optional<Place> place;
@@ -156,7 +157,7 @@ void use(const Inputs& inputs, bool collective) {
   for (const Input& input : inputs) {
     try {
       if (Block* const block = pin(runtime, self, input, collective, place)) {
-        pinned.push_back({block, self.pins.back().stream, input.write});
+        pinned.push_back({block, self.pins.back().stream, input.write, input.kind});
       }
     } catch (const c10::Error& error) {
       operation.failure = as_out_of_memory(error.what_without_backtrace());
@@ -169,9 +170,15 @@ void use(const Inputs& inputs, bool collective) {
       block.pager.room.bring(block, use.stream);
       block.pager.mover.uses(block, use.stream);
       block.user = operation.lasting_name;
+      if (use.kind != codec::Kind::None) {
+        block.origin.kind = use.kind;
+      }
       if (use.write) {
         block.collective = 0; // the program has waited for the collectives that used it
         block.pager.mover.wrote(block, use.stream.stream());
+      }
+      if (use.write || !block.origin.writer) {
+        block.origin.writer = operation.lasting_name;
       }
     } catch (const c10::Error& error) {
       operation.failure = as_out_of_memory(error.what_without_backtrace());

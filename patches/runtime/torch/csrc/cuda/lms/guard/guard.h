@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/codec/kind.h>
+
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
@@ -33,6 +35,7 @@ class Guard {
   struct Input {
     c10::StorageImpl* storage;
     bool write;
+    codec::Kind kind = codec::Kind::None; // of the tensor's data; None if it is not known
   };
   using Inputs = c10::SmallVector<Input, 8>;
 

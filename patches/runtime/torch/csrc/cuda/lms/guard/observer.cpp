@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/guard/guard.h>
 
 #include <torch/csrc/cuda/lms/device/runtime.h>
+#include <torch/csrc/cuda/lms/guard/data.h>
 #include <torch/csrc/cuda/lms/guard/node.h>
 #include <torch/csrc/cuda/lms/guard/operator.h>
 
@@ -31,7 +32,7 @@ void collect(const at::Tensor& tensor, bool write, Inputs& inputs) {
   // device cannot be used either, because reading it requires the mutex.
   if (const c10::Storage& storage = impl->unsafe_storage()) {
     if (impl->key_set().has_backend(c10::BackendComponent::CUDABit)) {
-      inputs.push_back({storage.unsafeGetStorageImpl(), write});
+      inputs.push_back({storage.unsafeGetStorageImpl(), write, kind_of(*impl)});
     }
   } else if (const auto* const sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {
     collect(sparse->indices(), write, inputs);

@@ -21,13 +21,6 @@ constexpr unsigned kRestoreBlocks = 8;
 
 } // namespace
 
-// At process exit, the driver may already be unloaded. The error can be ignored then.
-void Checker::HostFree::operator()(uint32_t* counts) const {
-  if (cudaFreeHost(counts) != cudaSuccess) {
-    (void)cudaGetLastError();
-  }
-}
-
 Checker::Checker(c10::DeviceIndex device) : device_(device) {}
 
 bool Checker::available() {
@@ -43,6 +36,7 @@ bool Checker::available() {
     why_.resize(std::min(why_.size(), why_.find('\n')));
     if (!why_.empty()) {
       changed_.reset();
+      corrupted_.reset();
       module_.reset();
     }
   }
@@ -59,9 +53,11 @@ void Checker::load() {
       same_address != 0, "LMS: this GPU cannot use registered host memory at its host address");
   multiprocessors_ = static_cast<unsigned>(std::max(multiprocessors, 1));
   changed_ = zeroed_counts(1);
+  corrupted_ = zeroed_counts(1);
   auto module = std::make_unique<Module>(checksum::kSource);
   hash_ = module->kernel(checksum::kHash);
   check_ = module->kernel(checksum::kCheck);
+  arrived_ = module->kernel(checksum::kArrived);
   restore_ = module->kernel(checksum::kRestore);
   module_ = std::move(module);
 }
@@ -93,11 +89,9 @@ void Checker::give(Slot slot) {
 }
 
 Checker::Counts Checker::zeroed_counts(size_t count) {
-  void* memory = nullptr;
-  C10_CUDA_CHECK(cudaHostAlloc(
-      &memory, count * sizeof(uint32_t), cudaHostAllocMapped | cudaHostAllocPortable));
-  std::memset(memory, 0, count * sizeof(uint32_t));
-  return Counts(static_cast<uint32_t*>(memory));
+  PinnedMemory memory = pinned(count * sizeof(uint32_t));
+  std::memset(memory.get(), 0, count * sizeof(uint32_t));
+  return Counts(static_cast<uint32_t*>(memory.release()));
 }
 
 checksum::Slot* Checker::address(Slot slot) const {
@@ -123,26 +117,48 @@ void Checker::hash(Slot slot, const void* data, size_t bytes, cudaStream_t strea
       address(slot));
 }
 
-void Checker::check(
+void Checker::check(Slot slot, const void* data, size_t bytes, cudaStream_t stream) {
+  require();
+  if (bytes == 0) {
+    return;
+  }
+  module_->launch(
+      check_,
+      blocks(bytes, kCheckBlocks * multiprocessors_),
+      checksum::kThreads,
+      stream,
+      checksum::Bytes{static_cast<const char*>(data), bytes},
+      address(slot),
+      checksum::Report{tables_[slot / kTable].caught.get() + slot % kTable, changed_.get()});
+}
+
+const uint32_t* Checker::differs(Slot slot) const {
+  return &address(slot)->differs;
+}
+
+void Checker::arrived(Slot slot, const void* data, size_t bytes, cudaStream_t stream) {
+  require();
+  if (bytes == 0) {
+    return;
+  }
+  module_->launch(
+      arrived_,
+      blocks(bytes, kHashBlocks),
+      checksum::kThreads,
+      stream,
+      checksum::Bytes{static_cast<const char*>(data), bytes},
+      address(slot),
+      corrupted_.get());
+}
+
+void Checker::restore(
     Slot slot,
     const void* data,
     size_t bytes,
     const HostBuffer& host,
     cudaStream_t stream) {
   require();
-  if (bytes == 0) {
-    return;
-  }
   const checksum::Bytes source{static_cast<const char*>(data), bytes};
-  module_->launch(
-      check_,
-      blocks(bytes, kCheckBlocks * multiprocessors_),
-      checksum::kThreads,
-      stream,
-      source,
-      address(slot),
-      checksum::Report{tables_[slot / kTable].caught.get() + slot % kTable, changed_.get()});
-
   checksum::Parts parts{};
   const auto restore = [&] {
     if (parts.count > 0) {

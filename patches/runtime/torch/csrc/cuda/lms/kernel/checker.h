@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/kernel/checksum.h>
 #include <torch/csrc/cuda/lms/kernel/module.h>
+#include <torch/csrc/cuda/lms/kernel/pinned.h>
 #include <torch/csrc/cuda/lms/kernel/zeroed.h>
 
 #include <c10/core/Device.h>
@@ -48,11 +49,23 @@ class Checker {
   // From now on, in the order of the stream, the hash of these bytes is expected.
   void hash(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
 
-  // If the bytes have another hash than expected, they are copied to the host buffer, and their
-  // hash is expected from now on. If this throws, the buffer may lack the bytes while the slot
-  // already expects their hash: call hash() and copy again.
+  // check() looks whether the bytes have another hash than expected, and expects it from now on.
+  // restore() follows on the same stream. If there was a difference, it copies the bytes to the
+  // host buffer. If one of them throws, the buffer may lack the bytes while the slot already
+  // expects their hash: call hash() and copy again.
+  void check(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
   void
-  check(Slot slot, const void* data, size_t bytes, const HostBuffer& host, cudaStream_t stream);
+  restore(Slot slot, const void* data, size_t bytes, const HostBuffer& host, cudaStream_t stream);
+  // For a host buffer with another content: not 0, on the device, if the last check() of the slot
+  // found a difference.
+  const uint32_t* differs(Slot slot) const;
+
+  // The bytes are about to be used, and have no other copy: if their hash is not the expected one,
+  // the device stops with an error, and corrupted() returns true.
+  void arrived(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
+  bool corrupted() const {
+    return corrupted_ && __atomic_load_n(corrupted_.get(), __ATOMIC_ACQUIRE) != 0;
+  }
 
   // How many checks have found a difference so far. Checks on streams for which the host has not
   // waited may be missing.
@@ -66,10 +79,7 @@ class Checker {
   }
 
  private:
-  struct HostFree {
-    void operator()(uint32_t* counts) const;
-  };
-  using Counts = std::unique_ptr<uint32_t, HostFree>;
+  using Counts = std::unique_ptr<uint32_t, PinnedFree>;
   struct Table {
     DeviceMemory slots; // checksum::Slot
     Counts caught; // for each slot, counted by the device
@@ -89,9 +99,11 @@ class Checker {
   std::unique_ptr<Module> module_;
   Module::Kernel hash_ = nullptr;
   Module::Kernel check_ = nullptr;
+  Module::Kernel arrived_ = nullptr;
   Module::Kernel restore_ = nullptr;
   unsigned multiprocessors_ = 0;
   Counts changed_;
+  Counts corrupted_;
   uint64_t caught_ = 0;
   Slot last_caught_ = 0;
   std::vector<Table> tables_; // of kTable slots each

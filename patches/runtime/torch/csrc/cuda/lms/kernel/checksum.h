@@ -49,6 +49,8 @@ struct Parts {
 constexpr const char* kHash = "lms_hash"; // (Bytes, Slot*)
 // Compares the hash of the bytes with the expected one, which it then replaces.
 constexpr const char* kCheck = "lms_check"; // (Bytes, Slot*, Report)
+// Compares as well, and stops the device with an error if the hashes differ.
+constexpr const char* kArrived = "lms_arrived"; // (Bytes, Slot*, uint32_t* corrupted)
 // Copies the bytes to the host if the last check found a difference.
 constexpr const char* kRestore = "lms_restore"; // (Bytes, const Slot*, Parts)
 

@@ -1,8 +1,12 @@
 #include <torch/csrc/cuda/lms/kernel/packer.h>
 
+#include <torch/csrc/cuda/lms/kernel/own_stream.h>
+#include <torch/csrc/cuda/lms/kernel/pinned.h>
+
 #include <c10/cuda/CUDAException.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 
 namespace torch::cuda::lms {
@@ -15,6 +19,31 @@ codec::Parts parts_of(size_t bytes, const HostBuffer& host) {
     parts.part[parts.count++] = {part, size};
   });
   return parts;
+}
+
+codec::Summary& summary_of(const HostBuffer& buffer) {
+  return *reinterpret_cast<codec::Summary*>(buffer.parts().front().data);
+}
+
+// Words of many shapes: zeros, all bits, few exponents, small numbers.
+void fill(uint64_t* data, size_t words) {
+  constexpr uint64_t kMasks[] = {
+      0,
+      ~uint64_t(0),
+      0x00ff00ff00ff00ff,
+      0xbfffbfffbfffbfff,
+      0x80ff80ff80ff80ff,
+      0x0000000000003fff,
+      0x0101010101010101,
+      0xbf8fffffbf8fffff};
+  uint64_t random = 88172645463325252; // xorshift64
+  for (size_t i = 0; i < words; ++i) {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    const size_t chunk = i * sizeof(uint64_t) / codec::kChunk;
+    data[i] = chunk % 3 == 2 && random % 2 == 0 ? 0 : random & kMasks[chunk % 8];
+  }
 }
 
 } // namespace
@@ -56,6 +85,33 @@ void Packer::load(codec::Kind kind) {
   of(kind).pack = module->kernel(codec::kPack);
   of(kind).unpack = module->kernel(codec::kUnpack);
   of(kind).module = std::move(module);
+  try_out(kind);
+}
+
+// A kernel that is wrong on this GPU, by a fault of the compiler or of the driver, must not become
+// a wrong number.
+void Packer::try_out(codec::Kind kind) {
+  constexpr size_t kBytes = 48 * codec::kChunk + 24;
+  constexpr size_t kRoom = 64 * codec::kChunk; // of a sample, of its buffer, and of the result
+  static_assert(codec::buffer_bytes(kBytes) <= kRoom, "it is a part of the memory");
+  const PinnedMemory memory = pinned(3 * kRoom);
+  char* const sample = static_cast<char*>(memory.get());
+  char* const result = sample + 2 * kRoom;
+  fill(reinterpret_cast<uint64_t*>(sample), kBytes / sizeof(uint64_t));
+  std::memset(result, 0xff, kBytes);
+  HostBuffer buffer;
+  buffer.add(sample + kRoom, kRoom);
+  {
+    const OwnStream stream;
+    launch_pack(kind, sample, kBytes, buffer, nullptr, nullptr, 2, stream);
+    unpack(kind, result, kBytes, buffer, 2, stream);
+    C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+  }
+  TORCH_CHECK(
+      std::memcmp(sample, result, kBytes) == 0,
+      "LMS: the kernels for ",
+      codec::name(kind),
+      " change bits on this GPU");
 }
 
 bool Packer::fits(const void* data, size_t bytes, const HostBuffer& host) {
@@ -90,9 +146,37 @@ void Packer::pack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
+  auto* const tally = static_cast<codec::Tally*>(tally_.get());
+  launch_pack(kind, data, bytes, buffer, tally, nullptr, blocks, stream);
+}
+
+void Packer::repack(
+    codec::Kind kind,
+    const void* data,
+    size_t bytes,
+    const HostBuffer& buffer,
+    const uint32_t* differs,
+    unsigned blocks,
+    cudaStream_t stream) {
+  launch_pack(kind, data, bytes, buffer, nullptr, differs, blocks, stream);
+}
+
+void Packer::launch_pack(
+    codec::Kind kind,
+    const void* data,
+    size_t bytes,
+    const HostBuffer& buffer,
+    codec::Tally* tally,
+    const uint32_t* only_if,
+    unsigned blocks,
+    cudaStream_t stream) {
   const Kernels& kernels = required(kind, data, bytes, buffer);
   if (bytes == 0) {
     return;
+  }
+  if (tally != nullptr) {
+    // The kernel writes it last.
+    __atomic_store_n(&summary_of(buffer).written, 0, __ATOMIC_RELEASE);
   }
   kernels.module->launch(
       kernels.pack,
@@ -101,7 +185,8 @@ void Packer::pack(
       stream,
       codec::Bytes{static_cast<const char*>(data), bytes},
       parts_of(bytes, buffer),
-      static_cast<codec::Tally*>(tally_.get()));
+      tally,
+      only_if);
 }
 
 void Packer::unpack(
@@ -124,8 +209,8 @@ void Packer::unpack(
       parts_of(bytes, buffer));
 }
 
-codec::Summary Packer::summary(const HostBuffer& buffer) {
-  return *reinterpret_cast<const codec::Summary*>(buffer.parts().front().data);
+uint64_t Packer::written(const HostBuffer& buffer) {
+  return __atomic_load_n(&summary_of(buffer).written, __ATOMIC_ACQUIRE);
 }
 
 } // namespace torch::cuda::lms

@@ -27,7 +27,7 @@ class Packer {
   Packer& operator=(const Packer&) = delete;
 
   // The first call for a kind compiles and loads its kernels, which takes seconds unless they are
-  // in the cache. If that fails, it is not tried again. Never throws.
+  // in the cache, and tries them out. If that fails, it is not tried again. Never throws.
   bool available(codec::Kind kind);
   // One line that says why a kind is not available; empty while no reason is known.
   const std::string& why(codec::Kind kind) const {
@@ -50,6 +50,17 @@ class Packer {
       unsigned blocks,
       cudaStream_t stream);
 
+  // Packs the block again if *differs, on the device, is not 0 by then. The summary stays that of
+  // pack(). May run at the same time as other calls.
+  void repack(
+      codec::Kind kind,
+      const void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      const uint32_t* differs,
+      unsigned blocks,
+      cudaStream_t stream);
+
   // The reverse. `bytes` and `kind` have to be those of pack(); the number of thread blocks may be
   // another one.
   void unpack(
@@ -60,8 +71,8 @@ class Packer {
       unsigned blocks,
       cudaStream_t stream);
 
-  // What pack() wrote. Only valid when it has finished.
-  static codec::Summary summary(const HostBuffer& buffer);
+  // How many bytes pack() has written; 0 as long as it has not finished.
+  static uint64_t written(const HostBuffer& buffer);
 
  private:
   struct Kernels {
@@ -79,6 +90,16 @@ class Packer {
     return kernels_[static_cast<size_t>(kind)];
   }
   void load(codec::Kind kind);
+  void try_out(codec::Kind kind);
+  void launch_pack(
+      codec::Kind kind,
+      const void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      codec::Tally* tally,
+      const uint32_t* only_if,
+      unsigned blocks,
+      cudaStream_t stream);
   const Kernels& required(codec::Kind kind, const void* data, size_t bytes, const HostBuffer& host);
 
   const c10::DeviceIndex device_;

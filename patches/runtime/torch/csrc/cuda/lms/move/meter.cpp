@@ -10,7 +10,7 @@ void Meter::begins(cudaStream_t stream, size_t bytes) {
   if (!pending_.empty() && !pending_.back().end) {
     pending_.pop_back(); // CUDA refused that transfer
   }
-  if (bytes < kSmallest && !rates_.empty()) {
+  if (bytes == 0 || (bytes < kSmallest && !rates_.empty())) {
     return;
   }
   if (pending_.size() >= kPending) {

@@ -14,7 +14,8 @@ namespace torch::cuda::lms {
 // the device current.
 class Meter {
  public:
-  // Around a transfer of this number of bytes. Only some transfers are measured. Nothing throws.
+  // Around a transfer of this number of bytes; 0 if it is not known. Only some transfers are
+  // measured. Nothing throws.
   void begins(cudaStream_t stream, size_t bytes);
   void ends(cudaStream_t stream);
 

@@ -46,7 +46,8 @@ Mover::Mover(
       recorders_(recorders),
       transfer_(),
       arena_(device, settings),
-      checker_(device) {}
+      checker_(device),
+      packing_(device, settings) {}
 
 // ---- streams and uses ----
 
@@ -155,16 +156,18 @@ bool Mover::take_host(Block& block) {
   if (block.host) {
     return true;
   }
+  const codec::Kind kind = checks() ? packing_.wanted(block) : codec::Kind::None;
+  const size_t bytes = kind == codec::Kind::None ? block.size : codec::buffer_bytes(block.size);
   HostBuffer buffer;
   try {
-    if (!arena_.take(block.size, buffer)) {
+    if (!arena_.take(bytes, buffer)) {
       return false;
     }
   } catch (const c10::Error&) {
-    if (!drop_clean_copies(block.size)) {
+    if (!drop_clean_copies(bytes)) {
       throw;
     }
-    if (!arena_.take(block.size, buffer)) {
+    if (!arena_.take(bytes, buffer)) {
       return false;
     }
   }
@@ -176,10 +179,48 @@ bool Mover::take_host(Block& block) {
       (void)cudaGetLastError(); // the device is full; this block gets no hash
     }
   }
+  // Without a hash, nobody would notice if the bytes came back as other ones.
+  if (block.host.hash && Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
+    block.host.packed = kind;
+  }
   return true;
 }
 
+// The number of bytes that a copy would move in the time of the block's transfer; 0 if not known.
+size_t Mover::copy_bytes(const Block& block) const {
+  if (block.host.packed == codec::Kind::None) {
+    return block.size;
+  }
+  const double share = packing_.share(block.origin, block.size);
+  return share < 1 ? static_cast<size_t>(share * static_cast<double>(block.size)) : 0;
+}
+
+// Copies the block to its host buffer. Throws c10::Error.
+void Mover::copy_out(Block& block) {
+  block.left = transfer_.page_out(copy_bytes(block), [&](cudaStream_t stream) {
+    if (block.host.packed != codec::Kind::None) {
+      packing_.pack(block, stream);
+    } else {
+      Transfer::copy_out(block.host.buffer, block.memory.get(), block.size, stream);
+      packing_.copied(block);
+    }
+  });
+}
+
+// The reverse, into this memory. Throws c10::Error.
+void Mover::copy_in(Block& block, void* memory) {
+  block.arrived = transfer_.page_in(copy_bytes(block), [&](cudaStream_t stream) {
+    if (block.host.packed != codec::Kind::None) {
+      packing_.unpack(block, memory, stream);
+      checker_.arrived(*block.host.hash, memory, block.size, stream);
+    } else {
+      Transfer::copy_in(memory, block.host.buffer, block.size, stream);
+    }
+  });
+}
+
 void Mover::drop_host(Block& block) {
+  packing_.learn(block);
   if (block.host.hash) {
     users_.erase(*block.host.hash);
     retired_.push_back({*block.host.hash, block.host.touched});
@@ -241,7 +282,7 @@ bool Mover::start_page_out(Block& block) {
       checker_.hash(*block.host.hash, block.memory.get(), block.size, first);
       transfer_.events().record(first)->block(transfer_.out());
     }
-    block.left = transfer_.page_out(block.host.buffer, block.memory.get(), block.size);
+    copy_out(block);
     block.host.touched = block.left;
     block.dirty = false;
     stats_.page_out_bytes += static_cast<int64_t>(block.size);
@@ -263,6 +304,7 @@ void Mover::give_up(Block& block) {
   (void)cudaGetLastError();
   block.left.reset();
   block.host.touched.reset();
+  block.host.learned = true;
   wrote(block);
   block.state.to(State::Resident);
 }
@@ -296,7 +338,13 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
       ++stats_.clean_violations;
     }
     if (block.host.hash) {
-      checker_.check(*block.host.hash, block.memory.get(), block.size, block.host.buffer, home);
+      const Checker::Slot hash = *block.host.hash;
+      checker_.check(hash, block.memory.get(), block.size, home);
+      if (block.host.packed != codec::Kind::None) {
+        packing_.repack(block, checker_.differs(hash), home);
+      } else {
+        checker_.restore(hash, block.memory.get(), block.size, block.host.buffer, home);
+      }
       users_[*block.host.hash] = block.user;
       block.host.touched = done = transfer_.events().record(home);
     }
@@ -399,10 +447,13 @@ void Mover::wait_for_host() {
 }
 
 // Whether the host copy is equal to the bytes on the device. Waits for the device: only for tests.
-bool Mover::matches(const Block& block) const {
+bool Mover::matches(const Block& block) {
   std::string device(block.size, '\0');
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   C10_CUDA_CHECK(cudaMemcpy(&device[0], block.memory.get(), block.size, cudaMemcpyDeviceToHost));
+  if (block.host.packed != codec::Kind::None) {
+    return packing_.holds(block, device.data());
+  }
   bool same = true;
   block.host.buffer.each(block.size, [&](const char* part, size_t offset, size_t size) {
     same = same && std::memcmp(device.data() + offset, part, size) == 0;
@@ -411,6 +462,12 @@ bool Mover::matches(const Block& block) const {
 }
 
 void Mover::report_caught() {
+  TORCH_CHECK(
+      !checker_.corrupted(),
+      "Large Model Support (LMS): what was compressed came back from host memory with other bits, "
+      "so "
+      "LMS has stopped the GPU before anything could be computed with it. Start the program again "
+      "with torch.cuda.lms.set_compression(\"off\"), and report this.");
   const uint64_t caught = checker_.caught();
   if (C10_LIKELY(caught == reported_)) {
     return;
@@ -448,7 +505,8 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
     if (block.host.touched) {
       block.host.touched->block(transfer_.in());
     }
-    block.arrived = transfer_.page_in(memory.get(), block.host.buffer, block.size);
+    packing_.learn(block);
+    copy_in(block, memory.get());
   } catch (const c10::Error&) {
     // The copy may have been issued, and the memory is about to be freed: wait for the copy.
     (void)cudaGetLastError();

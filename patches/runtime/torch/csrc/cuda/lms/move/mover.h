@@ -7,6 +7,7 @@
 #include <torch/csrc/cuda/lms/host/arena.h>
 #include <torch/csrc/cuda/lms/kernel/checker.h>
 #include <torch/csrc/cuda/lms/move/freed.h>
+#include <torch/csrc/cuda/lms/move/packing.h>
 #include <torch/csrc/cuda/lms/move/transfer.h>
 #include <torch/csrc/cuda/lms/record/recorders.h>
 #include <torch/csrc/cuda/lms/stream/timeline.h>
@@ -156,10 +157,15 @@ class Mover {
   const std::string& why_no_checks() const {
     return checker_.why();
   }
-  // Warns, once, if an unseen write was found.
+  // Warns, once, if an unseen write was found. Throws c10::Error if compressed bytes came back as
+  // other ones.
   void report_caught();
   int64_t caught() {
     return static_cast<int64_t>(checker_.caught() - forgotten_);
+  }
+
+  Packing& packing() {
+    return packing_;
   }
 
   // reserve_host() pins host memory until there is at least this number of bytes, and returns how
@@ -182,6 +188,7 @@ class Mover {
   void reset_accumulated_stats() {
     arena_.reset_accumulated();
     forgotten_ = checker_.caught();
+    packing_.reset_totals();
   }
 
   // Whether anything has been paged out so far.
@@ -224,6 +231,9 @@ class Mover {
   void wait_for(const EventRef& transfer, cudaStream_t stream);
   bool take_host(Block& block);
   void drop_host(Block& block);
+  void copy_out(Block& block);
+  void copy_in(Block& block, void* memory);
+  size_t copy_bytes(const Block& block) const;
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
   void leave_memory(const Block& block, EventRef last_use);
   void leave_strays(const Block& block, bool captured);
@@ -231,7 +241,7 @@ class Mover {
   void behind_strays(cudaStream_t home);
   void give_up(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);
-  bool matches(const Block& block) const;
+  bool matches(const Block& block);
   cudaStream_t home_of(const Block& block) const {
     return block.home ? block.home->stream() : transfer_.out();
   }
@@ -246,6 +256,7 @@ class Mover {
   Transfer transfer_;
   Arena arena_;
   Checker checker_;
+  Packing packing_;
   FreedMemory freed_;
   std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
   std::vector<Stray> strays_; // for each home and stream, the last one

@@ -28,11 +28,22 @@ class Transfer {
     return ahead_;
   }
 
-  // Each function issues one copy per part of the buffer on its stream, and returns an event that
-  // is complete when all of them are. Throws c10::Error if CUDA refuses; some of the copies may
-  // have been issued then.
-  EventRef page_out(const HostBuffer& host, const void* device, size_t bytes);
-  EventRef page_in(void* device, const HostBuffer& host, size_t bytes);
+  // Each function calls copy(stream), which issues a transfer on the stream, and returns an event
+  // that is complete when the transfer is. Throws what copy() throws; some of the transfer may have
+  // been issued then. `bytes` is what a copy would move in the same time; 0 if that is not known.
+  template <typename Copy>
+  EventRef page_out(size_t bytes, Copy copy) {
+    return transfer(out_, out_meter_, bytes, copy);
+  }
+  template <typename Copy>
+  EventRef page_in(size_t bytes, Copy copy) {
+    return transfer(in_, in_meter_, bytes, copy);
+  }
+
+  // Issue one copy per part of the buffer. Throw c10::Error if CUDA refuses.
+  static void
+  copy_out(const HostBuffer& host, const void* device, size_t bytes, cudaStream_t stream);
+  static void copy_in(void* device, const HostBuffer& host, size_t bytes, cudaStream_t stream);
 
   // How fast the two directions are, in bytes per second; 0 if not known yet.
   double out_rate() {
@@ -48,6 +59,14 @@ class Transfer {
   }
 
  private:
+  template <typename Copy>
+  EventRef transfer(cudaStream_t stream, Meter& meter, size_t bytes, Copy copy) {
+    meter.begins(stream, bytes);
+    copy(stream);
+    meter.ends(stream);
+    return events_.record(stream);
+  }
+
   cudaStream_t out_ = nullptr;
   cudaStream_t in_ = nullptr;
   cudaStream_t ahead_ = nullptr;

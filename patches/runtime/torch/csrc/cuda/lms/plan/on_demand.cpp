@@ -81,7 +81,7 @@ class Reaction {
       State& state = states_[victim];
       if (!state.true_copy) {
         const int64_t bytes_out = trace_.blocks[victim].bytes;
-        const double seconds = machine_.out_seconds(bytes_out);
+        const double seconds = machine_.out_seconds(trace_.blocks[victim]);
         state.copied = out_.transfer(std::max(end_, state.arrived), seconds);
         state.true_copy = true;
         prediction_.bytes_out += bytes_out;
@@ -107,7 +107,7 @@ class Reaction {
       const Block& block = trace_.blocks[access.block];
       if (!state.present && (block.persistent() || block.allocated != place)) {
         const double from = std::max(room(block.bytes), state.copied);
-        const double seconds = machine_.in_seconds(block.bytes);
+        const double seconds = machine_.in_seconds(block);
         state.arrived = in_.transfer(from, seconds);
         moved(Movement::Kind::In, access.block, state.arrived, seconds);
         state.present = true;

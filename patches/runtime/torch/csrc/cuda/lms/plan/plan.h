@@ -72,6 +72,7 @@ struct Plan {
   int64_t infeasible_bytes = 0;
 
   std::vector<Move> moves; // ordered by copy_after
+  bool compressed = true; // it counts on each block's share; otherwise all bytes are copied
   Prediction prediction;
   Bound bound;
 };

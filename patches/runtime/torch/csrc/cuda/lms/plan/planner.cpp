@@ -41,7 +41,7 @@ class Planner {
       worse = consider(select(trace_, machine_, gaps_, living_, needed_, rooms)) ? 0 : worse + 1;
       // No other choice can be much better, or is likely to be better at all.
       const bool found = !best_.moves.empty();
-      if (found && (worse == 2 || best_score_ <= bound_.seconds * 1.005)) {
+      if (found && (worse == 2 || best_score_ <= least_seconds() * 1.005)) {
         break;
       }
     }
@@ -57,6 +57,13 @@ class Planner {
     const double most = link_seconds(prediction.bytes_out, prediction.bytes_in);
     const double beyond = least > 0 ? std::max(0.0, most / least - 1) : 0;
     return prediction.seconds * (1 + kTransfers * beyond);
+  }
+
+  // The bound is that of copies of all bytes. With compression, nothing but compute is certain.
+  double least_seconds() const {
+    const bool compressed = std::any_of(
+        trace_.blocks.begin(), trace_.blocks.end(), [](const Block& b) { return b.share < 1; });
+    return compressed ? trace_.seconds() : bound_.seconds;
   }
 
   double link_seconds(int64_t out, int64_t in) const {
@@ -163,6 +170,25 @@ Plan plan(const Trace& trace, const Machine& machine) {
     result.moves.clear();
   }
   return result;
+}
+
+Plan plan_with_compression(const Trace& trace, const Machine& machine) {
+  constexpr double kWaits = 0.02; // of an iteration
+  Trace copied = trace;
+  bool shrinks = false;
+  for (Block& block : copied.blocks) {
+    shrinks = shrinks || block.share < 1;
+    block.share = 1;
+  }
+  Plan plain = plan(copied, machine);
+  const Prediction& prediction = plain.prediction;
+  const bool waits =
+      !plain.problem.empty() || prediction.stall_seconds > kWaits * prediction.seconds;
+  if (waits && shrinks) {
+    return plan(trace, machine);
+  }
+  plain.compressed = waits; // as far as blocks turn out to shrink
+  return plain;
 }
 
 } // namespace torch::cuda::lms::plan

@@ -9,4 +9,8 @@ namespace torch::cuda::lms::plan {
 // was found. A plan that is returned with moves was replayed without a fault.
 Plan plan(const Trace& trace, const Machine& machine);
 
+// A plan that copies all bytes of each block; but one that counts on the blocks' shares if
+// operators would wait for transfers otherwise.
+Plan plan_with_compression(const Trace& trace, const Machine& machine);
+
 } // namespace torch::cuda::lms::plan

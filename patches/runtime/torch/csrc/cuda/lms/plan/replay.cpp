@@ -230,7 +230,7 @@ class Player {
       return;
     }
     const int64_t bytes = trace_.blocks[move.block].bytes;
-    const double seconds = machine_.out_seconds(bytes);
+    const double seconds = machine_.out_seconds(trace_.blocks[move.block]);
     state.copied = out_.transfer(end_, seconds);
     moved(Movement::Kind::Out, place, move.block, state.copied, seconds);
     state.true_copy = true;
@@ -263,7 +263,7 @@ class Player {
       fail(Fault::Limit, place, move.block, "is fetched, and there is no memory for it");
     }
     state.present = true;
-    const double seconds = machine_.in_seconds(bytes);
+    const double seconds = machine_.in_seconds(trace_.blocks[move.block]);
     state.arrived = in_.transfer(std::max({end_, room, state.copied}), seconds);
     moved(Movement::Kind::In, place, move.block, state.arrived, seconds);
     result_.prediction.bytes_in += bytes;

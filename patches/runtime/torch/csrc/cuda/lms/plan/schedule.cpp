@@ -52,7 +52,7 @@ std::vector<Place> latest(
     for (size_t n = needs.size(); n-- > 0;) {
       const Move& move = moves[needs[n].move];
       const double end = std::min(next, prediction.starts[needs[n].needed]);
-      next = end - machine.in_seconds(trace.blocks[move.block].bytes);
+      next = end - machine.in_seconds(trace.blocks[move.block]);
       // The last operator that has started by then; in the iteration before, if it is negative.
       const double issue = next - margin;
       const double back = issue < 0 ? 1 : 0;

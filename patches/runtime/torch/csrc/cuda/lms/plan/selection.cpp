@@ -24,7 +24,8 @@ class Selection {
       const Machine& machine,
       const std::vector<Gap>& gaps,
       const std::vector<int64_t>& missing)
-      : machine_(machine),
+      : trace_(trace),
+        machine_(machine),
         gaps_(gaps),
         size_(trace.size()),
         missing_(missing),
@@ -215,7 +216,7 @@ class Selection {
   // another gap after the same write is chosen.
   double cost(size_t k) const {
     const Gap& gap = gaps_[k];
-    double seconds = gap.returns() ? machine_.in_seconds(gap.bytes) : 0;
+    double seconds = gap.returns() ? machine_.in_seconds(trace_.blocks[gap.block]) : 0;
     if (gap.written != Gap::kNever) {
       bool copied = false;
       for (size_t n = k; n > 0 && gaps_[n - 1].block == gap.block; --n) {
@@ -224,7 +225,7 @@ class Selection {
       for (size_t n = k + 1; n < gaps_.size() && gaps_[n].block == gap.block; ++n) {
         copied = copied || (chosen_[n] && same_write(n, k));
       }
-      seconds += copied ? 0 : machine_.out_seconds(gap.bytes);
+      seconds += copied ? 0 : machine_.out_seconds(trace_.blocks[gap.block]);
     }
     return seconds;
   }
@@ -275,6 +276,7 @@ class Selection {
     }
   }
 
+  const Trace& trace_;
   const Machine& machine_;
   const std::vector<Gap>& gaps_;
   const Place size_;

@@ -29,6 +29,9 @@ struct Block {
   // iteration. A persistent block has neither.
   Place allocated = -1;
   Place freed = -1;
+  // What its transfers take of the time of a copy of all its bytes: less than 1 if it is
+  // compressed.
+  double share = 1;
 
   bool persistent() const {
     return allocated < 0;
@@ -58,11 +61,11 @@ struct Machine {
   double in_rate = 0; // bytes per second, from the host
   double overhead = 0; // seconds that each transfer takes besides
 
-  double out_seconds(int64_t bytes) const {
-    return overhead + static_cast<double>(bytes) / out_rate;
+  double out_seconds(const Block& block) const {
+    return overhead + static_cast<double>(block.bytes) * block.share / out_rate;
   }
-  double in_seconds(int64_t bytes) const {
-    return overhead + static_cast<double>(bytes) / in_rate;
+  double in_seconds(const Block& block) const {
+    return overhead + static_cast<double>(block.bytes) * block.share / in_rate;
   }
 
   std::string problem() const;

@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/device/runtime.h>
 #include <torch/csrc/cuda/lms/guard/counter.h>
+#include <torch/csrc/cuda/lms/guard/data.h>
 #include <torch/csrc/cuda/lms/guard/guard.h>
 #include <torch/csrc/cuda/lms/python/tensors.h>
 
@@ -77,7 +78,7 @@ class Launch {
         const auto outer = pinned.begin() + first_; // what a launch around this one has pinned
         if (storage && std::find(pinned.begin(), outer, storage) == outer) {
           const bool reads = i < std::min<size_t>(positional, 64) && (kernel.reads >> i & 1) != 0;
-          inputs.push_back({storage, !reads});
+          inputs.push_back({storage, !reads, kind_of(*tensor)});
           pinned.push_back(storage);
         }
       }

@@ -1,0 +1,125 @@
+#include <torch/csrc/cuda/lms/move/packing.h>
+
+#include <torch/csrc/cuda/lms/kernel/own_stream.h>
+#include <torch/csrc/cuda/lms/kernel/pinned.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+// What the kernels reach of the copy engine's rate, in bytes over the link. Measured on an H200
+// with tests/gpu/codec.py: 47 to 50 of 55 GB/s for all data that shrinks.
+constexpr double kLinkShare = 0.9;
+// Smaller blocks are copied as they are: a launch takes as long as the link needs for them.
+constexpr size_t kSmallest = size_t(1) << 20; // bytes
+// If there are more kinds of blocks, sizes change all the time, and what is known is of no use.
+constexpr size_t kMostKnown = 4096;
+// The same measurement: so many thread blocks, divided by what is left of a byte, fill the link,
+// and these numbers are enough for all data. The fewer there are, the less they slow down compute.
+constexpr double kThreadBlocks = 12;
+constexpr unsigned kLeastBlocks = 16;
+
+} // namespace
+
+codec::Kind Packing::wanted(const Block& block) {
+  const Compression setting = settings_.compression;
+  if (setting == Compression::Off || block.origin.kind == codec::Kind::None ||
+      block.size > codec::kMostBytes) {
+    return codec::Kind::None;
+  }
+  if (setting == Compression::Auto) {
+    const auto found = known_.find(like(block));
+    const bool shrinks = found == known_.end() || found->second.choice.pack();
+    if (!link_bound_ || block.size < kSmallest || !shrinks) {
+      return codec::Kind::None;
+    }
+  }
+  if (!packer_.available(block.origin.kind)) {
+    trouble_ = packer_.why(block.origin.kind);
+    return codec::Kind::None;
+  }
+  return block.origin.kind;
+}
+
+unsigned Packing::thread_blocks(const Block& block) const {
+  const auto found = known_.find(like(block));
+  const double left = found == known_.end() ? 0 : static_cast<double>(found->second.left);
+  const auto wanted = left > 0 ? static_cast<unsigned>(kThreadBlocks / left) : codec::kMostBlocks;
+  return std::min(std::max(wanted, kLeastBlocks), codec::kMostBlocks);
+}
+
+void Packing::pack(Block& block, cudaStream_t stream) {
+  packer_.pack(
+      block.host.packed,
+      block.memory.get(),
+      block.size,
+      block.host.buffer,
+      thread_blocks(block),
+      stream);
+  block.host.learned = false;
+}
+
+void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t stream) {
+  packer_.repack(
+      block.host.packed,
+      block.memory.get(),
+      block.size,
+      block.host.buffer,
+      differs,
+      codec::kMostBlocks,
+      stream);
+}
+
+void Packing::unpack(const Block& block, void* memory, cudaStream_t stream) {
+  packer_.unpack(
+      block.host.packed, memory, block.size, block.host.buffer, thread_blocks(block), stream);
+}
+
+bool Packing::holds(const Block& block, const char* bytes) {
+  const PinnedMemory memory = pinned(block.size);
+  const OwnStream stream;
+  unpack(block, memory.get(), stream);
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+  return std::memcmp(memory.get(), bytes, block.size) == 0;
+}
+
+void Packing::learn(Block& block) {
+  if (block.host.learned || block.host.packed == codec::Kind::None) {
+    return;
+  }
+  const uint64_t written = Packer::written(block.host.buffer);
+  if (written == 0) {
+    return;
+  }
+  block.host.learned = true;
+  totals_.add(block.host.packed, block.size, written);
+  if (known_.size() >= kMostKnown) {
+    known_.clear();
+  }
+  Known& known = known_[{block.size, block.origin.writer, block.host.packed}];
+  known.choice.packed(block.size, written);
+  known.left = static_cast<float>(static_cast<double>(written) / static_cast<double>(block.size));
+}
+
+void Packing::copied(const Block& block) {
+  const auto found = known_.find(like(block));
+  if (found != known_.end()) {
+    found->second.choice.copied();
+  }
+}
+
+double Packing::share(const Origin& origin, size_t bytes) const {
+  if (settings_.compression == Compression::Off || origin.kind == codec::Kind::None) {
+    return 1;
+  }
+  const auto found = known_.find({bytes, origin.writer, origin.kind});
+  if (found == known_.end() || found->second.left <= 0 || !found->second.choice.shrinks()) {
+    return 1;
+  }
+  return std::min(1.0, static_cast<double>(found->second.left) / kLinkShare);
+}
+
+} // namespace torch::cuda::lms

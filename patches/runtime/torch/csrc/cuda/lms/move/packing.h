@@ -1,0 +1,110 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/base/settings.h>
+#include <torch/csrc/cuda/lms/block/block.h>
+#include <torch/csrc/cuda/lms/codec/choice.h>
+#include <torch/csrc/cuda/lms/codec/totals.h>
+#include <torch/csrc/cuda/lms/kernel/packer.h>
+
+#include <c10/core/Device.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+namespace torch::cuda::lms {
+
+// Decides which blocks of one device go to the host compressed, and compresses them. Used under the
+// LMS mutex, with the device current.
+//
+// Most blocks live for one iteration. So what is known of a block's data is kept for blocks like
+// it: those with the same size and type of data, written last by the same operator.
+class Packing {
+ public:
+  Packing(c10::DeviceIndex device, const Settings& settings)
+      : settings_(settings), packer_(device) {}
+  Packing(const Packing&) = delete;
+  Packing& operator=(const Packing&) = delete;
+
+  // How the next host copy of the block has to be made. None: as it is.
+  codec::Kind wanted(const Block& block);
+
+  // Whether transfers hold up the program. Otherwise nothing is compressed, unless the user has
+  // turned compression on.
+  void link_bound(bool bound) {
+    link_bound_ = bound;
+  }
+
+  // The next three are for a block whose host copy is packed. They throw c10::Error.
+  void pack(Block& block, cudaStream_t stream);
+  // Packs it again if *differs, on the device, is not 0.
+  void repack(const Block& block, const uint32_t* differs, cudaStream_t stream);
+  void unpack(const Block& block, void* memory, cudaStream_t stream);
+
+  // Whether the block's host copy holds these bytes, in host memory. Waits for the device: only for
+  // tests.
+  bool holds(const Block& block, const char* bytes);
+
+  // Takes note of how far the block has shrunk, if its copy to the host has ended.
+  void learn(Block& block);
+  // The block is about to be copied as it is.
+  void copied(const Block& block);
+
+  // The time that a transfer takes, as a share of the time of a copy of all its bytes. 1 if the
+  // blocks like this one are not compressed, or if nothing is known of them.
+  double share(const Origin& origin, size_t bytes) const;
+
+  // Forgets how far blocks have shrunk.
+  void forget() {
+    known_.clear();
+  }
+
+  const codec::Totals& totals() const {
+    return totals_;
+  }
+  void reset_totals() {
+    totals_.reset();
+  }
+
+  // Why some data is not compressed although it should be; empty if there is no reason.
+  const std::string& trouble() const {
+    return trouble_;
+  }
+
+ private:
+  struct Like {
+    size_t bytes;
+    const char* writer;
+    codec::Kind kind;
+
+    bool operator==(const Like& other) const {
+      return bytes == other.bytes && writer == other.writer && kind == other.kind;
+    }
+  };
+  struct Hash {
+    size_t operator()(const Like& like) const {
+      const auto writer = reinterpret_cast<uintptr_t>(like.writer);
+      return (like.bytes * 31 + writer) * 31 + static_cast<size_t>(like.kind);
+    }
+  };
+  struct Known {
+    codec::Choice choice;
+    float left = 0; // bytes written per byte in the last round; 0 if not known
+  };
+
+  static Like like(const Block& block) {
+    return {block.size, block.origin.writer, block.origin.kind};
+  }
+  unsigned thread_blocks(const Block& block) const;
+
+  const Settings& settings_;
+  Packer packer_;
+  std::unordered_map<Like, Known, Hash> known_;
+  codec::Totals totals_;
+  std::string trouble_;
+  bool link_bound_ = true;
+};
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,259 @@
+"""Tensors are compressed on their way to the host."""
+
+import warnings
+
+import pytest
+import torch
+from conftest import SMALL
+from hardware import simulated
+from past import write_unseen
+from releases import since
+from simcuda.process import run_sim
+from tensors import evict, is_resident, managed, pattern, stat
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def compressed():
+    torch.cuda.lms.set_compression("on")
+    yield
+    torch.cuda.lms.set_compression("off")
+
+
+def ratio():
+    return stat("compressed_written_bytes") / stat("compressed_bytes")
+
+
+def data(dtype):
+    """Two MiB on the host, as a network has them."""
+    torch.manual_seed(0)
+    if dtype.is_floating_point:
+        return torch.randn(2 * MIB // dtype.itemsize).to(dtype)
+    return torch.randint(2, (2 * MIB // dtype.itemsize,)).to(dtype)
+
+
+def away_and_back(values):
+    x = managed(values.cuda())
+    evict()
+    assert not is_resident(x)
+    back = x.cpu()
+    evict()  # the host copy is true, and its size is learned
+    del x
+    return back
+
+
+# What is left of it, at most.
+LEFT = {
+    torch.bfloat16: 0.75,
+    torch.float16: 0.92,
+    torch.float32: 0.88,
+    torch.int64: 0.04,
+    torch.int32: 0.06,
+    torch.uint8: 0.15,
+    torch.bool: 0.15,
+}
+
+
+@pytest.mark.parametrize("dtype", LEFT, ids=str)
+def test_every_bit_comes_back(dtype):
+    values = data(dtype)
+    assert torch.equal(away_and_back(values).view(torch.uint8), values.view(torch.uint8))
+    assert stat("compressed_count") == 1
+    assert stat("compressed_bytes") == 2 * MIB
+    assert 0 < ratio() <= LEFT[dtype]
+
+
+def test_what_has_no_kind_is_copied():
+    values = data(torch.float64)
+    assert torch.equal(away_and_back(values), values)
+    assert stat("compressed_count") == 0
+
+
+def test_bits_that_no_float_has():
+    values = torch.randint(-(1 << 15), 1 << 15, (MIB,), dtype=torch.int16).view(torch.bfloat16)
+    assert torch.equal(away_and_back(values).view(torch.int16), values.view(torch.int16))
+    assert 0.9 < ratio() <= 1.01
+
+
+@pytest.mark.parametrize("size", [SMALL, SMALL + 2, 3 * SMALL - 6, MIB + 2])
+def test_sizes(size):
+    values = torch.randn(size // 2).bfloat16()
+    assert torch.equal(away_and_back(values), values)
+
+
+def test_host_memory():
+    """A buffer is as large as its tensor, and a little more for the sizes of its parts."""
+    x = managed(data(torch.bfloat16).cuda())
+    evict()
+    assert 2 * MIB < stat("host_used_bytes") < 2 * MIB * 1.01
+    x.sum()
+
+
+def test_a_write_that_no_operator_shows():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = managed(torch.zeros_like(pattern(1)))
+        source = managed(pattern(1, start=7))
+        torch.cuda.lms.exclude(source)
+        evict()
+        y.sum()
+        write_unseen(y, source)
+        evict()
+        assert not is_resident(y)
+        assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
+        assert stat("release_caught") == 1
+        assert stat("compressed_count") > 0
+
+
+def test_verify_reads_compressed_copies():
+    torch.cuda.lms._set_verify(True)
+    try:
+        x = managed(data(torch.bfloat16).cuda())
+        evict()
+        x.sum()
+        evict()
+        assert not is_resident(x)
+        assert stat("compressed_count") == 1
+        assert stat("violations") == stat("clean_violations") == 0
+    finally:
+        torch.cuda.lms._set_verify(False)
+
+
+def test_explain():
+    away_and_back(data(torch.bfloat16))
+    assert "2.00 MiB were compressed to 1." in torch.cuda.lms.explain()
+    torch.cuda.lms.set_compression("off")
+    torch.cuda.lms.reset_accumulated_stats()
+    assert "compressed" not in torch.cuda.lms.explain()
+
+
+def test_settings():
+    with pytest.raises(ValueError, match="'auto', 'on' or 'off', not 'yes'"):
+        torch.cuda.lms.set_compression("yes")
+    assert torch.cuda.lms.get_compression() == "on"
+    torch.cuda.lms.set_compression("off")
+    assert torch.cuda.lms.get_compression() == "off"
+    away_and_back(data(torch.bfloat16))
+    assert stat("compressed_count") == 0
+
+
+def test_turned_off_while_blocks_are_away():
+    values = data(torch.bfloat16)
+    x = managed(values.cuda())
+    evict()
+    torch.cuda.lms.set_compression("off")
+    assert torch.equal(x.cpu(), values)
+    evict()
+    assert torch.equal(x.cpu(), values)
+
+
+def with_another_bit(_):
+    """What a program is told that uses a tensor whose compressed bytes have changed on the host."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("on")
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x = torch.randint(-(1 << 15), 1 << 15, (1 << 14,), dtype=torch.int16).cuda()
+    x.sum()
+    noise = x.cpu().view(torch.uint8)[8192:8256].tolist()  # it is stored as it is
+    torch.cuda.reclaim_inactive()
+    assert not torch.cuda.lms.is_resident(x)
+    found = 0
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for line in maps.readlines():
+            span, rights, *_ = line.split()
+            begin, end = (int(address, 16) for address in span.split("-"))
+            if rights[:2] != "rw" or end - begin > 1 << 28:
+                continue
+            memory.seek(begin)
+            content = memory.read(end - begin)
+            at = content.find(bytes(noise))
+            while at >= 0:
+                memory.seek(begin + at)
+                memory.write(bytes([noise[0] ^ 1]))
+                found += 1
+                at = content.find(bytes(noise), at + 1)
+    assert found > 0
+    told = []
+    for use in (
+        lambda: x.cpu(),
+        torch.cuda.synchronize,
+        lambda: torch.empty(1 << 20, device="cuda"),
+    ):
+        try:
+            use()
+            told.append("nothing")
+        except RuntimeError as error:
+            told.append(str(error).splitlines()[0])
+    return told
+
+
+@simulated
+def test_other_bits_stop_the_device():
+    told = run_sim(with_another_bit, mib=64)
+    assert any("came back from host memory with other bits" in error for error in told)
+    assert "nothing" not in told
+
+
+class TestAuto:
+    @pytest.fixture(autouse=True)
+    def automatic(self):
+        torch.cuda.lms.set_compression("auto")
+
+    def test_what_shrinks(self):
+        for _ in range(3):
+            away_and_back(data(torch.bfloat16))
+        assert stat("compressed_count") == 3
+
+    def test_what_does_not_shrink_is_tried_once(self):
+        noise = torch.randint(-(1 << 15), 1 << 15, (MIB,), dtype=torch.int16).view(torch.bfloat16)
+        for _ in range(4):
+            away_and_back(noise)
+        assert stat("compressed_count") == 1
+        away_and_back(data(torch.float32))  # another kind of block
+        assert stat("compressed_count") == 2
+
+    def test_small_tensors(self):
+        away_and_back(data(torch.bfloat16)[: MIB // 4])
+        assert stat("compressed_count") == 0
+
+
+@since((2, 1), "hooks of all optimizers")
+@pytest.mark.parametrize("setting", ["on", "auto"])
+def test_plans_and_compression(setting):
+    layers = 12
+
+    def train():
+        weights = [(pattern(1, start=k) * 1e-4).requires_grad_() for k in range(layers)]
+        optimizer = torch.optim.SGD(weights, lr=1e-3, momentum=0.9, foreach=False)
+        losses = []
+        for k in range(9):
+            optimizer.zero_grad()
+            x = pattern(1, start=k)
+            for weight in weights:
+                x = torch.sin(x * weight)
+            loss = x.sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            if torch.cuda.lms.get_enabled_lms():
+                torch.cuda.lms._wait_for_plans()
+        return losses
+
+    torch.cuda.set_enabled_lms(False)
+    expected = train()
+    torch.cuda.empty_cache()
+    torch.cuda.set_limit_lms(32 * MIB)  # it needs 50
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms.set_compression(setting)
+    torch.cuda.lms._keep_plans(True)
+    try:
+        assert train() == expected
+    finally:
+        torch.cuda.lms._keep_plans(False)
+    assert stat("planned_iterations") > 0
+    assert stat("compressed_count") > 0
+    assert stat("compressed_written_bytes") < stat("compressed_bytes")
