@@ -10,6 +10,9 @@ from cxx import HERE, compile_cxx
 from releases import size_of
 from tensors import evict, floats, is_resident, managed, pattern, stat
 
+# Exact sizes, and copies in parts. test_compression.py has the sizes of what is compressed.
+pytestmark = pytest.mark.usefixtures("uncompressed")
+
 
 def test_what_is_pinned_is_little_more_than_what_is_paged_out():
     tensors = [managed(pattern(1, start=i)) for i in range(48)]
@@ -27,7 +30,6 @@ def leave_gaps() -> list[torch.Tensor]:
     return tensors
 
 
-@pytest.mark.usefixtures("uncompressed")
 def test_a_buffer_that_fits_nowhere_is_put_together_from_parts(device):
     kept = leave_gaps()
     torch.cuda.lms.reserve_host(0)  # what is being pinned ahead is there now
@@ -46,7 +48,6 @@ def test_a_buffer_that_fits_nowhere_is_put_together_from_parts(device):
     assert stat("clean_violations") == 0
 
 
-@pytest.mark.usefixtures("uncompressed")
 def test_fragments_are_no_parts(device):
     # Gaps of 64 KiB: to put a large buffer together from them would take hundreds of copies.
     small = [managed(pattern(1 / 16, start=i)) for i in range(256)]
@@ -59,7 +60,6 @@ def test_fragments_are_no_parts(device):
     assert torch.equal(x.cpu(), pattern(4, 300, "cpu"))
 
 
-@pytest.mark.usefixtures("uncompressed")
 @pytest.mark.parametrize("part", [1, 2])
 def test_a_part_that_cannot_be_copied_out(device, part):
     kept = leave_gaps()
@@ -74,7 +74,6 @@ def test_a_part_that_cannot_be_copied_out(device, part):
     assert all(torch.equal(t.cpu(), pattern(5, 2 * i, "cpu")) for i, t in enumerate(kept))
 
 
-@pytest.mark.usefixtures("uncompressed")
 @pytest.mark.parametrize("part", [1, 2])
 def test_a_part_that_cannot_be_copied_in(device, part):
     kept = leave_gaps()
