@@ -15,9 +15,9 @@ class OwnStream {
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
   ~OwnStream() {
-    (void)cudaStreamSynchronize(stream_);
-    if (cudaStreamDestroy(stream_) != cudaSuccess) {
-      (void)cudaGetLastError();
+    const bool done = cudaStreamSynchronize(stream_) == cudaSuccess;
+    if (cudaStreamDestroy(stream_) != cudaSuccess || !done) {
+      (void)cudaGetLastError(); // otherwise PyTorch would report it, for work of its own
     }
   }
   operator cudaStream_t() const {
