@@ -28,9 +28,8 @@ def ratio():
 def data(dtype):
     """Two MiB on the host, as a network has them."""
     torch.manual_seed(0)
-    if dtype.is_floating_point:
-        return torch.randn(2 * MIB // dtype.itemsize).to(dtype)
-    return torch.randint(2, (2 * MIB // dtype.itemsize,)).to(dtype)
+    count = 2 * MIB // torch.empty(0, dtype=dtype).element_size()
+    return (torch.randn(count) if dtype.is_floating_point else torch.randint(2, (count,))).to(dtype)
 
 
 def away_and_back(values):
