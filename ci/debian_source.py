@@ -26,6 +26,10 @@ class Unavailable(Exception):
     """Debian's packages cannot be downloaded on this machine. The message says why."""
 
 
+class Inconsistent(Unavailable):
+    """The mirror's index does not match its files, as while the mirror is updated."""
+
+
 @dataclass(frozen=True)
 class Mirror:
     """A Debian mirror, and the keyring or key that its packages are signed with."""
@@ -118,6 +122,7 @@ def run_apt(command: list[str], where: Path) -> None:
     """Runs one of apt's commands in a folder.
 
     Raises:
+        Inconsistent: the mirror is being updated.
         Unavailable: there is no apt, or the command fails or takes too long.
     """
     if shutil.which(command[0]) is None:
@@ -134,6 +139,8 @@ def run_apt(command: list[str], where: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"apt did not finish within {LIMIT_SECONDS} s") from error
     errors = [line for line in done.stderr.splitlines() if line.startswith(("E: ", "Err:"))]
+    if "Mirror sync in progress" in done.stderr:
+        raise Inconsistent(f"apt failed: {errors[0] if errors else done.stderr.strip()}")
     if done.returncode != 0 or errors:
         raise Unavailable(f"apt failed: {errors[0] if errors else f'exit {done.returncode}'}")
 

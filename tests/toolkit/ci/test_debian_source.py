@@ -78,3 +78,17 @@ def test_no_apt_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = debian_source.Mirror("http://m.invalid/debian", "")
     with pytest.raises(debian_source.Unavailable, match="no apt"):
         debian_source.fetch("x", "trixie", tmp_path / "cache", mirror)
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("E: Failed to fetch X  File has unexpected size (1 != 2). Mirror sync in progress?", True),
+        ("E: Unable to locate package X", False),
+    ],
+)
+def test_a_mirror_that_is_being_updated(tmp_path: Path, said: str, error: bool) -> None:
+    command = ["sh", "-c", f"echo '{said}' >&2; exit 100"]
+    with pytest.raises(debian_source.Unavailable, match="apt failed: E: ") as raised:
+        debian_source.run_apt(command, tmp_path)
+    assert isinstance(raised.value, debian_source.Inconsistent) is error
