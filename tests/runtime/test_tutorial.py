@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ON_HARDWARE
 from cxx import HERE
+from hardware import simulated
 from releases import since
 
 PAGE = HERE.parent.parent / "docs/tutorial.md"
@@ -63,6 +64,7 @@ def test_it_runs_out_of_memory(tmp_path: Path, blocks: list[str]) -> None:
     assert " ".join(shown[0]) in result.stderr
 
 
+@simulated  # real libraries and segments need more than the tests' share of the memory
 @since((2, 1), "hooks of all optimizers")
 def test_it_trains_with_lms_and_is_drawn(tmp_path: Path, blocks: list[str]) -> None:
     program, enable, explain, plot = blocks
