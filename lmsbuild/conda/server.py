@@ -16,6 +16,9 @@ from lmsbuild.errors import LmsbuildError
 from lmsbuild.index import pages
 from lmsbuild.index.package_index import HTML, JSON, SIMPLE, PackageIndex
 
+# An open file and what is wrong with it ("" if nothing is); None if there is no such file.
+_Found = tuple[IO[bytes], str] | None
+
 # What a request may name besides the packages that the index describes.
 _INDEXES = (INDEX, f"{INDEX}.zst")
 _TYPES = {
@@ -56,42 +59,45 @@ class Server(http.server.ThreadingHTTPServer):
         """
         parts = path.split("/")
         if len(parts) != 3 or parts[0] or parts[1] not in ALL_SUBDIRS:
-            return self._indexed(path.removeprefix("/")) if self.index.exists else (None, "")
+            name = path.removeprefix("/")
+            return self._opened(lambda: self._in_index(name)) if self.index.exists else (None, "")
         if self.index.exists and not self.channel.exists:
             return None, ""
-        subdir, name = parts[1:]
-        with self.guard:
-            try:
-                if name not in (*_INDEXES, *self.channel.described(subdir)):
-                    return None, ""
-                # Open it before checking it, because it can be replaced afterwards.
-                stream = (self.channel.folder / subdir / name).open("rb")
-                stale = [p for p in self.channel.problems((subdir,)) if name in (p.file, *_INDEXES)]
-            except FileNotFoundError:
-                return None, ""
-            except (LmsbuildError, OSError) as error:
-                return None, str(error)
-        if stale:
-            stream.close()
-            return None, f"{stale[0]}; index the channel again"
-        return stream, ""
+        return self._opened(lambda: self._in_channel(*parts[1:]))
 
-    def _indexed(self, name: str) -> tuple[IO[bytes] | None, str]:
-        """As file_of, for a file of the package index."""
+    def _in_channel(self, subdir: str, name: str) -> _Found:
+        if name not in (*_INDEXES, *self.channel.described(subdir)):
+            return None
+        stream = (self.channel.folder / subdir / name).open("rb")
+        stale = [p for p in self.channel.problems((subdir,)) if name in (p.file, *_INDEXES)]
+        return stream, f"{stale[0]}; index the channel again" if stale else ""
+
+    def _in_index(self, name: str) -> _Found:
+        expected = self.index.hashes()
+        if name not in expected:
+            return None
+        stream = (self.index.folder / name).open("rb")
+        stale = self.index.problem(name, expected[name])
+        return stream, f"{stale}; index the wheels again" if stale else ""
+
+    def _opened(self, find: Callable[[], _Found]) -> tuple[IO[bytes] | None, str]:
+        """What file_of returns for a file that ``find`` looks for.
+
+        ``find`` opens the file before it checks it, because it can be replaced afterwards.
+        """
         with self.guard:
             try:
-                expected = self.index.hashes()
-                if name not in expected:
-                    return None, ""
-                stream = (self.index.folder / name).open("rb")
-                stale = self.index.problem(name, expected[name])
+                found = find()
             except FileNotFoundError:
                 return None, ""
             except (LmsbuildError, OSError) as error:
                 return None, str(error)
-        if stale:
+        if found is None:
+            return None, ""
+        stream, problem = found
+        if problem:
             stream.close()
-            return None, f"{stale}; index the wheels again"
+            return None, problem
         return stream, ""
 
 
