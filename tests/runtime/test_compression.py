@@ -1,6 +1,7 @@
 """Tensors are compressed on their way to the host."""
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -197,62 +198,88 @@ def test_other_bits_stop_the_device():
     assert "nothing" not in told
 
 
+COUNTS = ("compressed_count", "compressed_bytes", "compressed_written_bytes", "page_out_count")
+COUNTS += ("page_out_bytes", "planned_iterations")
+
+
+def planned(
+    iterations: int,
+    *,
+    lms: bool = True,
+    mib: float = 1,
+    limit: int = 32,
+    fastest: int = 3,
+    beside: Callable[[], object] = lambda: None,
+) -> tuple[list[float], list[dict[str, int]]]:
+    """Trains twelve layers, in MiB each, which need 50 of them.
+
+    Returns the losses, and what LMS did in each iteration.
+    """
+    torch.cuda.set_enabled_lms(lms)
+    torch.cuda.set_limit_lms(limit * MIB)
+    torch.cuda.lms._keep_plans(True, fastest)
+    weights = [(pattern(mib, start=k) * 1e-4).requires_grad_() for k in range(12)]
+    optimizer = torch.optim.SGD(weights, lr=1e-3, momentum=0.9, foreach=False)
+    losses, counts = [], []
+    for k in range(iterations):
+        before = torch.cuda.lms.stats()
+        optimizer.zero_grad()
+        x = pattern(mib, start=k)
+        for weight in weights:
+            x = torch.sin(x * weight)
+        beside()
+        loss = x.sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        torch.cuda.lms._wait_for_plans()
+        after = torch.cuda.lms.stats()
+        counts.append({name: after[name] - before[name] for name in COUNTS})
+    torch.cuda.lms._keep_plans(False)
+    return losses, counts
+
+
+@since((2, 1), "hooks of all optimizers")
 class TestAuto:
     @pytest.fixture(autouse=True)
     def automatic(self):
         torch.cuda.lms.set_compression("auto")
 
-    def test_what_shrinks(self):
+    def test_on_demand_nothing_is_compressed(self):
         for _ in range(3):
             away_and_back(data(torch.bfloat16))
-        assert stat("compressed_count") == 3
+        assert stat("compressed_count") == 0
 
-    def test_what_does_not_shrink_is_tried_once(self):
-        noise = torch.randint(-(1 << 15), 1 << 15, (MIB,), dtype=torch.int16).view(torch.bfloat16)
-        for _ in range(4):
-            away_and_back(noise)
-        assert stat("compressed_count") == 1
-        away_and_back(data(torch.float32))  # another kind of block
-        assert stat("compressed_count") == 2
+    @pytest.mark.parametrize("fastest", [1, 2, 3], ids=["copies", "compressed copies", "plans"])
+    def test_the_fastest_way_is_kept(self, fastest):
+        found, counts = planned(24, fastest=fastest)
+        assert found == planned(24, lms=False)[0]
+        assert counts[5]["planned_iterations"] == 1
+        assert counts[5]["compressed_count"] == 0
+        assert sum(count["compressed_count"] > 0 for count in counts) > 4
+        assert counts[-1]["planned_iterations"] == 1
+        assert counts[-1]["page_out_count"] > 0
+        assert counts[-1]["compressed_count"] == counts[-2]["compressed_count"]
+        assert (counts[-1]["compressed_count"] > 0) == (fastest > 1)
 
-    def test_small_tensors(self):
-        away_and_back(data(torch.bfloat16)[: MIB // 4])
+    def test_what_does_not_shrink_is_copied(self):
+        noise = torch.randint(-(1 << 31), (1 << 31) - 1, (2 * MIB,), dtype=torch.int32).cuda()
+        _, counts = planned(24, beside=lambda: noise.bitwise_not_(), limit=36)
+        last = counts[-1]
+        assert last["page_out_bytes"] - last["compressed_bytes"] >= 8 * MIB
+        assert last["compressed_written_bytes"] < 0.9 * last["compressed_bytes"]
+
+    def test_small_tensors_are_copied(self):
+        _, counts = planned(24, mib=0.5, limit=16)
+        assert counts[-1]["planned_iterations"] == 1
+        assert counts[-1]["page_out_count"] > 0
         assert stat("compressed_count") == 0
 
 
 @since((2, 1), "hooks of all optimizers")
-@pytest.mark.parametrize("setting", ["on", "auto"])
-def test_plans_and_compression(setting):
-    layers = 12
-
-    def train():
-        weights = [(pattern(1, start=k) * 1e-4).requires_grad_() for k in range(layers)]
-        optimizer = torch.optim.SGD(weights, lr=1e-3, momentum=0.9, foreach=False)
-        losses = []
-        for k in range(9):
-            optimizer.zero_grad()
-            x = pattern(1, start=k)
-            for weight in weights:
-                x = torch.sin(x * weight)
-            loss = x.sum()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-            if torch.cuda.lms.get_enabled_lms():
-                torch.cuda.lms._wait_for_plans()
-        return losses
-
-    torch.cuda.set_enabled_lms(False)
-    expected = train()
-    torch.cuda.empty_cache()
-    torch.cuda.set_limit_lms(32 * MIB)  # it needs 50
-    torch.cuda.set_enabled_lms(True)
-    torch.cuda.lms.set_compression(setting)
-    torch.cuda.lms._keep_plans(True)
-    try:
-        assert train() == expected
-    finally:
-        torch.cuda.lms._keep_plans(False)
-    assert stat("planned_iterations") > 0
-    assert stat("compressed_count") > 0
-    assert stat("compressed_written_bytes") < stat("compressed_bytes")
+def test_plans_with_compression():
+    torch.cuda.lms.set_compression("on")
+    found, counts = planned(9)
+    assert found == planned(9, lms=False)[0]
+    assert counts[-1]["planned_iterations"] == 1
+    assert 0 < counts[-1]["compressed_written_bytes"] < counts[-1]["compressed_bytes"]

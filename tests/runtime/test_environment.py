@@ -108,7 +108,7 @@ def test_settings_wait_for_a_program_that_turns_lms_on(run):
         PYTORCH_LMS="0",
         PYTORCH_LMS_LIMIT="48MiB",
     )
-    assert told == [[False, 48 << 20, 1 << 20, 0, True, "off"], True, 48 << 20]
+    assert told == [[False, 48 << 20, 1 << 20, 0, True, "auto"], True, 48 << 20]
 
 
 def test_processes_that_the_program_starts(run):

@@ -65,7 +65,7 @@ _settings = {
     "size": 1 << 20,
     "host_limit": 0,
     "planning": True,
-    "compression": "off",
+    "compression": "auto",
 }
 # Whether the program has turned LMS on before now.
 _known = False
@@ -654,7 +654,7 @@ _COMPRESSION = ("auto", "on", "off")  # the numbers are those of lms_set_compres
 
 
 def set_compression(setting):
-    r"""Sets whether tensors are compressed on their way to the host. Default: ``"off"``.
+    r"""Sets whether tensors are compressed on their way to the host. Default: ``"auto"``.
 
     Compression is lossless: every bit comes back. Kernels on the GPU compress
     while they copy, so fewer bytes cross the link: typically 0.43 of them for
@@ -665,9 +665,11 @@ def set_compression(setting):
     ``"compressed_written_bytes"`` (what they became).
 
     Args:
-        setting (str): ``"auto"`` compresses tensors of at least 1 MiB that shrink,
-            while transfers hold up the program. ``"on"`` compresses everything that
-            the kernels can, which may be slower. ``"off"`` compresses nothing.
+        setting (str): ``"auto"`` tries compression once iterations repeat and are
+            planned (see :func:`torch.cuda.lms.set_planning`), and keeps it for each
+            kind of iteration that it makes faster: for tensors of at least 1 MiB that
+            shrink. ``"on"`` compresses everything that the kernels can, at any time,
+            which may be slower. ``"off"`` compresses nothing.
 
     Raises:
         ValueError: if ``setting`` is none of these.
@@ -695,9 +697,13 @@ def _wait_for_plans():
     _check(_library.lms_set_option(b"plans", 1))
 
 
-def _keep_plans(wanted):
-    """Whether plans are followed even if they make iterations slower. For tests."""
-    _check(_library.lms_set_option(b"keep_plans", int(wanted)))
+def _keep_plans(wanted, fastest=3):
+    """Whether plans are followed even if they make iterations slower. For tests.
+
+    It is as if this way was the fastest: copies (1), copies that are compressed (2), or
+    plans that count on compression (3).
+    """
+    _check(_library.lms_set_option(b"keep_plans", fastest if wanted else 0))
 
 
 _hook = None  # that calls step()

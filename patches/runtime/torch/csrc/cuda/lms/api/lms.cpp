@@ -350,7 +350,7 @@ int lms_set_option(const char* name, int value) {
   } else if (std::strcmp(name, "verify") == 0) {
     settings.verify = value != 0;
   } else if (std::strcmp(name, "keep_plans") == 0) {
-    settings.keep_plans = value != 0;
+    settings.keep_plans = value;
   } else if (std::strcmp(name, "watch") == 0) {
     // Done above.
   } else if (std::strcmp(name, "plans") == 0) {

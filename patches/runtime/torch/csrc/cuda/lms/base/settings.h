@@ -25,12 +25,14 @@ struct Settings {
   // Learn which iterations repeat, and plan them.
   Published<bool> plan{true};
 
-  // Which blocks are compressed on their way to the host: those that shrink while transfers hold up
-  // the program, all, or none.
-  Published<Compression> compression{Compression::Off};
+  // Which blocks are compressed on their way to the host: those that shrink in iterations that this
+  // makes faster, all, or none.
+  Published<Compression> compression{Compression::Auto};
 
-  // Follow plans even if iterations take longer with them. For tests, whose times mean nothing.
-  Published<bool> keep_plans{false};
+  // Follow plans even if iterations take longer with them, as if those with a plan that uses less
+  // memory were faster, and as if this way of Trial was the fastest: 1 to 3 in their order. 0 is
+  // off. For tests, whose times mean nothing.
+  Published<int> keep_plans{0};
 
   // Page out all idle blocks at each allocation. For tests: any use of a storage that the guard
   // does not see fails at once.

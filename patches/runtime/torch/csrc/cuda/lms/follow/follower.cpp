@@ -360,27 +360,44 @@ std::vector<uint32_t> Follower::links() const {
   return links;
 }
 
+// Takes the plan that has been made.
+void Follower::take_plan() {
+  Script& script = *std::exchange(being_planned_, nullptr);
+  plan::Plan plan = planning_.take();
+  debug_log(
+      "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s, operators %.6f s; %.2f and %.2f GB/s%s\n",
+      plan.problem.empty() ? "made" : plan.problem.c_str(),
+      plan.moves.size(),
+      plan.prediction.seconds,
+      plan.bound.seconds,
+      script.trace().seconds(),
+      mover_.out_rate() * 1e-9,
+      mover_.in_rate() * 1e-9,
+      script.asked_to_compress() && plan.compressed ? ", compressed" : "");
+  if (plan.problem.empty()) {
+    script.set(std::move(plan));
+    ++stats_.plans;
+    settled_ = 0;
+  } else if (plan.infeasible != plan::Move::kNone && !script.needs_more()) {
+    // The limit gives way to this operator in any case.
+    script.need(plan.infeasible_bytes + plan.infeasible_bytes / 64);
+    return;
+  }
+  if (script.asked_to_compress() && !script.compressed()) {
+    script.trial().no_plan();
+  }
+}
+
+// Whether the script's plans have to compress.
+bool Follower::compresses(const Script& script) const {
+  const Compression setting = settings_.compression;
+  return setting == Compression::On ||
+         (setting == Compression::Auto && script.trial().way() == Trial::Way::Plan);
+}
+
 void Follower::make_plans() {
   if (planning_.done()) {
-    plan::Plan plan = planning_.take();
-    debug_log(
-        "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s, operators %.6f s; %.2f and %.2f GB/s\n",
-        plan.problem.empty() ? "made" : plan.problem.c_str(),
-        plan.moves.size(),
-        plan.prediction.seconds,
-        plan.bound.seconds,
-        being_planned_->trace().seconds(),
-        mover_.out_rate() * 1e-9,
-        mover_.in_rate() * 1e-9);
-    if (plan.problem.empty()) {
-      being_planned_->set(std::move(plan));
-      ++stats_.plans;
-      settled_ = 0;
-    } else if (plan.infeasible != plan::Move::kNone && !being_planned_->needs_more()) {
-      // The limit gives way to this operator in any case.
-      being_planned_->need(plan.infeasible_bytes + plan.infeasible_bytes / 64);
-    }
-    being_planned_ = nullptr;
+    take_plan();
   }
   plan::Machine machine;
   machine.out_rate = mover_.out_rate();
@@ -394,25 +411,30 @@ void Follower::make_plans() {
       Recording recording = *std::exchange(script->recording(), std::nullopt);
       recording.settle();
       script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
-      set_shares(*script);
     }
     const auto wanted = static_cast<int64_t>(room_.limit().part(script->slack().part()));
     const double change = static_cast<double>(wanted - script->asked());
+    const bool compress = compresses(*script);
     if (!planning_.busy() && script->trace().size() > 0 &&
-        std::abs(change) > kChange * static_cast<double>(wanted)) {
-      machine.limit = script->ask(wanted);
+        (std::abs(change) > kChange * static_cast<double>(wanted) ||
+         compress != script->asked_to_compress())) {
+      machine.limit = script->ask(wanted, compress);
+      set_shares(*script, compress);
       being_planned_ = script.get();
-      planning_.start(script->trace(), machine, settings_.compression == Compression::Auto);
+      const bool only_if_useful =
+          settings_.compression == Compression::Auto && !settings_.keep_plans;
+      planning_.start(script->trace(), machine, compress && only_if_useful);
     }
   }
 }
 
 // Tells the planner how far blocks shrink.
-void Follower::set_shares(Script& script) {
+void Follower::set_shares(Script& script, bool compress) {
   const std::vector<Origin>& origins = script.origins();
   std::vector<plan::Block>& blocks = script.trace().blocks;
   for (size_t i = 0; i < blocks.size() && i + 1 < origins.size(); ++i) {
-    blocks[i].share = mover_.packing().share(origins[i + 1], static_cast<size_t>(blocks[i].bytes));
+    const auto bytes = static_cast<size_t>(blocks[i].bytes);
+    blocks[i].share = compress ? mover_.packing().share(origins[i + 1], bytes) : 1;
   }
 }
 
@@ -427,7 +449,8 @@ void Follower::time(bool followed) {
   const c10::cuda::CUDAGuard guard(device_);
   auto now = TimedEvent::record(c10::cuda::getCurrentCUDAStream(device_).stream());
   if (now && clock_) {
-    laps_.push_back({last_, followed, part, failed, clock_, std::move(now)});
+    const bool tried = settings_.compression == Compression::Auto && !last_->trial().over();
+    laps_.push_back({last_, followed, part, failed, last_->way(), tried, clock_, std::move(now)});
     clock_ = laps_.back().end;
   } else {
     clock_ = std::move(now);
@@ -440,13 +463,21 @@ void Follower::time(bool followed) {
     if (script == scripts_.end()) {
       continue;
     }
-    if (settings_.keep_plans) {
-      (*script)->slack().took(lap.part, lap.part, lap.failed); // as if less were faster
-      continue;
+    double seconds = 0;
+    if (const int fastest = settings_.keep_plans) {
+      const int away = std::abs(static_cast<int>(lap.way) + 1 - fastest);
+      seconds = lap.part * (1 + away);
+    } else {
+      seconds = lap.end->since(*lap.begin);
+      if (!lap.followed || !lap.tried || lap.way == Trial::Way::Copy) {
+        (*script)->took(seconds, lap.followed);
+      }
     }
-    const double seconds = lap.end->since(*lap.begin);
-    (*script)->took(seconds, lap.followed);
-    (*script)->slack().took(lap.part, seconds, lap.failed);
+    if (!lap.tried) {
+      (*script)->slack().took(lap.part, seconds, lap.failed);
+    } else if (lap.part > 0) {
+      (*script)->trial().took(lap.way, seconds);
+    }
   }
   if (laps_.size() > kLaps) {
     laps_.pop_front();
@@ -499,7 +530,7 @@ void Follower::begin() {
   if (script_) {
     foresee();
     room_.limit().stretch(static_cast<size_t>(script_->limit()));
-    mover_.packing().link_bound(script_->compressed());
+    mover_.packing().useful(script_->way() != Trial::Way::Copy);
   } else {
     on_demand();
   }
@@ -511,7 +542,7 @@ void Follower::on_demand() {
   pending_.clear();
   policy_.forget();
   room_.limit().stretch(0);
-  mover_.packing().link_bound(true);
+  mover_.packing().useful(false);
 }
 
 void Follower::stop() {

@@ -71,7 +71,9 @@ class Follower {
   void stop();
   void forget_scripts();
   void make_plans();
-  void set_shares(Script& script);
+  void take_plan();
+  bool compresses(const Script& script) const;
+  void set_shares(Script& script, bool compress);
   void log(bool followed);
   int64_t failures();
   void time(bool followed);
@@ -117,6 +119,8 @@ class Follower {
     bool followed;
     double part; // of what PyTorch may take, that the plan uses; 0 if the iteration does not count
     bool failed; // a request did, at first
+    Trial::Way way;
+    bool tried; // the way
     std::shared_ptr<TimedEvent> begin;
     std::shared_ptr<TimedEvent> end;
   };

@@ -63,7 +63,7 @@ void Script::set(plan::Plan plan) {
   limit_ = std::max(asked_, needed_);
   part_ = asked_part_;
   planned_ = true;
-  compressed_ = plan.compressed;
+  compressed_ = asked_to_compress_ && plan.compressed;
   make_actions();
 }
 

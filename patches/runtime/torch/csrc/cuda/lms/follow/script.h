@@ -2,6 +2,7 @@
 
 #include <torch/csrc/cuda/lms/block/origin.h>
 #include <torch/csrc/cuda/lms/follow/slack.h>
+#include <torch/csrc/cuda/lms/follow/trial.h>
 #include <torch/csrc/cuda/lms/plan/plan.h>
 #include <torch/csrc/cuda/lms/plan/trace.h>
 #include <torch/csrc/cuda/lms/record/recorder.h>
@@ -88,10 +89,15 @@ class Script {
   int64_t asked() const {
     return asked_;
   }
+  // Whether that plan may count on compression.
+  bool asked_to_compress() const {
+    return asked_to_compress_;
+  }
   // Asks for a plan for this limit; returns what the plan may use. That is more if one operator
   // alone needs more.
-  int64_t ask(int64_t limit) {
+  int64_t ask(int64_t limit, bool compress) {
     asked_ = limit;
+    asked_to_compress_ = compress;
     asked_part_ = slack_.part();
     return std::max(asked_, needed_);
   }
@@ -110,6 +116,13 @@ class Script {
   Slack& slack() {
     return slack_;
   }
+  // In which way it is fastest, if that is up to LMS.
+  Trial& trial() {
+    return trial_;
+  }
+  const Trial& trial() const {
+    return trial_;
+  }
   // What the plan uses, in bytes.
   int64_t limit() const {
     return limit_;
@@ -118,9 +131,16 @@ class Script {
   double part() const {
     return part_;
   }
-  // Whether blocks that shrink are compressed while the plan is followed.
+  // Whether the plan counts on compression.
   bool compressed() const {
     return compressed_;
+  }
+  // What is done while the plan is followed, if that is up to LMS. That is not the trial's way as
+  // long as its plan is being made.
+  Trial::Way way() const {
+    return compressed_                        ? Trial::Way::Plan
+           : trial_.way() == Trial::Way::Pack ? Trial::Way::Pack
+                                              : Trial::Way::Copy;
   }
   bool planned() const {
     return planned_ && !slower_;
@@ -151,6 +171,7 @@ class Script {
   std::vector<Action> actions_; // that they are
   plan::Trace trace_;
   Slack slack_;
+  Trial trial_;
   double asked_part_ = 0;
   double part_ = 0;
   int64_t asked_ = 0;
@@ -161,7 +182,8 @@ class Script {
   bool slower_ = false;
   bool timed_ = false;
   bool planned_ = false;
-  bool compressed_ = true;
+  bool asked_to_compress_ = false;
+  bool compressed_ = false;
 };
 
 } // namespace torch::cuda::lms

@@ -33,7 +33,7 @@ codec::Kind Packing::wanted(const Block& block) {
   if (setting == Compression::Auto) {
     const auto found = known_.find(like(block));
     const bool shrinks = found == known_.end() || found->second.choice.pack();
-    if (!link_bound_ || block.size < kSmallest || !shrinks) {
+    if (!useful_ || block.size < kSmallest || !shrinks) {
       return codec::Kind::None;
     }
   }

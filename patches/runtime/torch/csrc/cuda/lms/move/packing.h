@@ -31,10 +31,10 @@ class Packing {
   // How the next host copy of the block has to be made. None: as it is.
   codec::Kind wanted(const Block& block);
 
-  // Whether transfers hold up the program. Otherwise nothing is compressed, unless the user has
-  // turned compression on.
-  void link_bound(bool bound) {
-    link_bound_ = bound;
+  // Whether compression is useful to the program, or is tried. Otherwise nothing is compressed,
+  // unless the user has turned compression on.
+  void useful(bool useful) {
+    useful_ = useful;
   }
 
   // The next three are for a block whose host copy is packed. They throw c10::Error.
@@ -104,7 +104,7 @@ class Packing {
   std::unordered_map<Like, Known, Hash> known_;
   codec::Totals totals_;
   std::string trouble_;
-  bool link_bound_ = true;
+  bool useful_ = false;
 };
 
 } // namespace torch::cuda::lms
