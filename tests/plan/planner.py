@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-RUNTIME = HERE.parent.parent / "patches" / "runtime"
+# ci/mutants.py sets this to its copy, which contains a bug.
+RUNTIME = Path(os.environ.get("LMS_RUNTIME", HERE.parent.parent / "patches" / "runtime"))
 SOURCES = RUNTIME / "torch/csrc/cuda/lms/plan"
 NONE = -1
 FAULTS = ("none", "malformed", "limit", "absent", "present", "untrue")

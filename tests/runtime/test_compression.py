@@ -169,7 +169,10 @@ def with_another_bit(_):
             if rights[:2] != "rw" or end - begin > 1 << 28:
                 continue
             memory.seek(begin)
-            content = memory.read(end - begin)
+            try:
+                content = memory.read(end - begin)
+            except OSError:  # a sanitizer's memory cannot be read
+                continue
             at = content.find(bytes(noise))
             while at >= 0:
                 memory.seek(begin + at)
