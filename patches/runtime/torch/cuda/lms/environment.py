@@ -83,7 +83,7 @@ VARIABLES = (
         compression,
         "--compression",
         "SETTING",
-        "compress what is paged out, without loss: auto, on or off; by default off",
+        "compress what is paged out, without loss: auto, on or off; by default auto",
     ),
     Variable(
         "PYTORCH_LMS_DEBUG", None, None, "--debug", None, "log page-outs and page-ins to stderr"
