@@ -49,7 +49,18 @@ RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
 EXAMPLES = ("examples", *QUIET, "--durations=5")
 # What docs/examples and its tests import, beside the companions.
-EXAMPLE_PACKAGES = ("ipykernel", "matplotlib", "nbclient", "tqdm", "transformers")
+EXAMPLE_PACKAGES = (
+    "ipykernel",
+    "lightning-utilities",
+    "matplotlib",
+    "nbclient",
+    "psutil",
+    "pyyaml",
+    "tensorboard",
+    "tqdm",
+    "transformers",
+)
+COMPANIONS = ("accelerate", "lightning", "pytorch-lightning", "timm", "torchmetrics")
 PART = (RUNTIME, (*SUITE, "-k", "resnet"))
 LARGER_PART = (RUNTIME, (*SUITE, "-k", "resnet or gpt"))
 SANITIZED = {
@@ -169,7 +180,7 @@ def triton(wheel: Path) -> tuple[str, ...]:
 
 def companions(tag: Tag) -> tuple[str, ...]:
     """Packages that require torch. torchvision 0.15 was released with 2.0, 0.16 with 2.1, …"""
-    return "timm", f"torchvision==0.{Version(tag.version).minor + 15}.*"
+    return *COMPANIONS, f"torchvision==0.{Version(tag.version).minor + 15}.*"
 
 
 def install_companions(python: Path, tag: Tag) -> None:

@@ -186,9 +186,9 @@ def wrong_paths(page: Page) -> Iterator[str]:
 
 def wrong_names(page: Page) -> Iterator[str]:
     """Functions of torch.cuda and torch.cuda.lms that are named and not there."""
-    functions, public = interface(page.root)
+    known, public = interface(page.root)
     for name in re.findall(r"torch\.cuda\.lms\.([a-zA-Z_]\w*)", page.text):
-        if name not in functions:
+        if name not in known:
             yield f"{page.name}: torch.cuda.lms.{name}: there is no such function"
     for name in re.findall(r"torch\.cuda\.(?:memory\.)?(\w+_lms|reclaim_inactive)\b", page.text):
         if name not in public:
@@ -197,16 +197,20 @@ def wrong_names(page: Page) -> Iterator[str]:
 
 @cache
 def interface(root: Path) -> tuple[set[str], set[str]]:
-    """The functions of torch.cuda.lms, and those of them that are in torch.cuda, too."""
+    """The names of torch.cuda.lms, and those of its functions that are in torch.cuda, too."""
     path = root / "patches/runtime/torch/cuda/lms/__init__.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    (names,) = (
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names |= {file.stem for file in path.parent.iterdir()}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname for alias in node.names if alias.asname}
+    (exported,) = (
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
-    return functions, set(names)
+    return names, set(exported)
 
 
 def wrong_tests(page: Page) -> Iterator[str]:

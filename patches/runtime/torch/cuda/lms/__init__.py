@@ -24,6 +24,7 @@ import warnings
 
 import torch
 from torch.cuda.lms import environment, hint
+from torch.cuda.lms.metrics import Metrics as Metrics
 
 __all__ = [
     "get_enabled_lms",

@@ -1,0 +1,49 @@
+"""Large Model Support in Lightning's Trainer."""
+
+import sys
+
+import torch
+from torch.cuda.lms import integrations
+
+# The same library has two names. A trainer of the one does not take callbacks of the other.
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning import Callback
+else:
+    from lightning.pytorch import Callback
+
+
+class LargeModelSupport(Callback):
+    r"""Trains with LMS, and logs what it moves.
+
+    ::
+
+        trainer = Trainer(..., callbacks=[LargeModelSupport(limit="12GiB")])
+
+    LMS is turned on before the model goes to its GPU. The trainer's loggers get
+    :class:`torch.cuda.lms.Metrics` of the process's own GPU every
+    ``log_every_n_steps``. If both ``lightning`` and ``pytorch_lightning`` are installed,
+    import the one that you use before this module.
+
+    Args:
+        **settings: those of :func:`torch.cuda.lms.integrations.turn_on`, which says what
+            ``Trainer.fit()`` can raise.
+    """
+
+    def __init__(self, **settings):
+        super().__init__()
+        self._settings = settings
+        self._metrics = torch.cuda.lms.Metrics()
+
+    def setup(self, trainer, pl_module, stage):
+        integrations.turn_on(**self._settings)
+
+    def on_train_start(self, trainer, pl_module):
+        self._metrics()
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        step = trainer.global_step
+        if step % trainer.log_every_n_steps:
+            return
+        found = self._metrics()
+        for logger in trainer.loggers:
+            logger.log_metrics(found, step=step)
