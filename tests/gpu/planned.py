@@ -6,6 +6,9 @@ needs a GPU, a torch with Large Model Support, torchvision, transformers and ric
 and leaves planned.json and planned.md in DIR. Each workload is a process of its own. Exits 1 if
 losses differ from those in memory.
 
+The first iterations are on demand. Then come those that try compression, which
+PYTORCH_LMS_COMPRESSION=off leaves out, and those that use less of the limit.
+
 The bound of an iteration is that of one hill: what is above the limit has to leave before the peak
 and to come back after it, so an iteration takes at least max(forward, X / out) + max(backward and
 optimizer, X / in), with X the bytes above the limit, and out and in the rates of copies of 1 GB.
@@ -33,6 +36,7 @@ from workloads import GB, WORKLOADS, Workload
 MODES = ("on demand", "planned")
 COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
 COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
+COUNTS += ("compressed_bytes", "compressed_written_bytes")
 
 
 class Training:
@@ -182,6 +186,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         "reserved GB": f"{row['peak_reserved_bytes'] / GB:.2f}",
         "out GB": f"{count['page_out_bytes'] / GB:.2f}",
         "in GB": f"{count['page_in_bytes'] / GB:.2f}",
+        "compressed": compressed(count),
         "planned": str(sum(c["planned_iterations"] for c in row["counts"])),
         "departed": str(sum(c["plan_departures"] for c in row["counts"])),
         "fetches ahead": f"{count['prefetch_count']} of {count['page_in_count']}",
@@ -189,12 +194,20 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
     }
 
 
+def compressed(count: dict[str, int]) -> str:
+    """Bytes that were compressed in an iteration, and what is left of one."""
+    if not count["compressed_bytes"]:
+        return "none"
+    left = count["compressed_written_bytes"] / count["compressed_bytes"]
+    return f"{count['compressed_bytes'] / GB:.2f} GB to {left:.2f}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--iterations", type=int, default=14, help="of each row (default: 14)")
+    parser.add_argument("--iterations", type=int, default=32, help="of each row (default: 32)")
     parser.add_argument("--kept", type=int, default=6, help="last ones in the median (default: 6)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
