@@ -191,6 +191,19 @@ def test_some_memory_is_left_to_others(device):
 
 
 @simulated
+def test_what_others_take_later_is_left_to_them(device):
+    torch.cuda.set_limit_lms(0)
+    for mib, reserved in ((18, 42), (20, 2)):  # it learns from the first that others take more
+        kept = [of_bytes(10) for _ in range(4)]
+        del kept
+        with others(mib):
+            x = of_bytes(0.5)  # PyTorch takes 2 MiB from the device
+            assert torch.cuda.memory_reserved() == reserved * MIB
+        del x
+        torch.cuda.empty_cache()
+
+
+@simulated
 @since((2, 0), "class of allocators")
 @pytest.mark.parametrize("idle", [True, False])
 def test_an_operator_that_fails_when_the_device_is_full(capfd, idle):
