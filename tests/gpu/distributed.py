@@ -1,15 +1,18 @@
 """DDP, FSDP2 and collectives with LMS, in two processes with a GPU each: the bits of LMS off.
 
-    python tests/gpu/distributed.py [ROW ...]
+    python tests/gpu/distributed.py [ROW ...] [--processes NAME]
 
-prints a line for each row, in five minutes for all of them on H200s. --simulated needs no GPU; what
-the environment's LMS_STRESS=1 does is said in distributed_worker.py.
+prints a line for each row, in five minutes for all of them on H200s. With one GPU, --processes
+shared has two processes on it, over Gloo, because NCCL refuses that, and --processes one has one
+process, over NCCL. --simulated needs no GPU; what the environment's LMS_STRESS=1 does is said in
+distributed_worker.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -22,7 +25,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 WORKER = Path(__file__).parent / "distributed_worker.py"
-PROCESSES = 2
 START_SECONDS = 120  # for the first row besides what a row has
 ROW_SECONDS = 90
 
@@ -66,6 +68,35 @@ ROWS = (*COLLECTIVES, *MODELS)
 Outcomes = dict[str, dict[str, str]]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Processes:
+    backend: str
+    gpus: tuple[int, ...]  # of each process
+
+    def environments(self) -> list[dict[str, str]]:
+        """Of each process."""
+        port = str(free_port())
+        return [
+            {
+                "BACKEND": self.backend,
+                "LOCAL_RANK": str(gpu),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(self.gpus)),
+            }
+            for rank, gpu in enumerate(self.gpus)
+        ]
+
+
+PROCESSES = {
+    "two": Processes(backend="nccl", gpus=(0, 1)),
+    "shared": Processes(backend="gloo", gpus=(0, 0)),
+    "one": Processes(backend="nccl", gpus=(0,)),
+}
+SIMULATED = Processes(backend="gloo", gpus=(0, 1))
+
+
 def line(name: str, outcome: dict[str, str]) -> str:
     what = "ok"
     if outcome["wrong"]:
@@ -81,28 +112,28 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-class Pair:
+class Group:
     """The processes, and what they write."""
 
-    def __init__(self, names: Sequence[str], folder: Path, simulated_mib: int) -> None:
+    def __init__(
+        self, names: Sequence[str], folder: Path, processes: Processes, simulated_mib: int
+    ) -> None:
         self.out = folder / "outcomes.json"
-        self.logs = [folder / f"log{rank}" for rank in range(PROCESSES)]
         environment = {
             **os.environ,
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the same bits each time
             "LMS_SIMULATED_MIB": str(simulated_mib),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(PROCESSES),
         }
         environment.setdefault("OMP_NUM_THREADS", "1" if simulated_mib else "8")
+        environments = processes.environments()
+        self.logs = [folder / f"log{rank}" for rank in range(len(environments))]
         self.processes = []
-        for rank, log in enumerate(self.logs):
+        for own, log in zip(environments, self.logs, strict=True):
             with log.open("w") as output:
                 self.processes.append(
                     subprocess.Popen(
                         [sys.executable, str(WORKER), str(self.out), *names],
-                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        env={**environment, **own},
                         stdout=output,
                         stderr=subprocess.STDOUT,
                     )
@@ -130,18 +161,18 @@ class Pair:
 
 
 def run_until_failure(
-    names: Sequence[str], simulated_mib: int, show: Callable[[str], None]
+    names: Sequence[str], processes: Processes, simulated_mib: int, show: Callable[[str], None]
 ) -> Outcomes:
     """The outcomes of the first rows; of all of them, unless one fails."""
     with tempfile.TemporaryDirectory() as folder:
-        pair = Pair(names, Path(folder), simulated_mib)
+        group = Group(names, Path(folder), processes, simulated_mib)
         shown: set[str] = set()
         deadline = time.monotonic() + START_SECONDS + ROW_SECONDS
         late = False
         try:
-            while pair.running() and not late:
+            while group.running() and not late:
                 time.sleep(0.2)
-                for name, outcome in pair.outcomes().items():
+                for name, outcome in group.outcomes().items():
                     if name not in shown:
                         shown.add(name)
                         deadline = time.monotonic() + ROW_SECONDS
@@ -149,8 +180,8 @@ def run_until_failure(
                             show(line(name, outcome))
                 late = time.monotonic() > deadline
         finally:
-            pair.end()
-        outcomes = pair.outcomes()
+            group.end()
+        outcomes = group.outcomes()
         failed = [name for name, outcome in outcomes.items() if outcome["wrong"]]
         missing = [name for name in names if name not in outcomes]
         if not failed and missing:
@@ -160,20 +191,24 @@ def run_until_failure(
         for name in names:
             if name in failed:
                 show(line(name, outcomes[name]))
-                outcomes[name]["wrong"] += f"\n{pair.output()}"
+                outcomes[name]["wrong"] += f"\n{group.output()}"
             elif name in outcomes and name not in shown:
                 show(line(name, outcomes[name]))
         return outcomes
 
 
 def run_rows(
-    names: Sequence[str], *, simulated_mib: int = 0, show: Callable[[str], None] = print
+    names: Sequence[str],
+    *,
+    processes: Processes = PROCESSES["two"],
+    simulated_mib: int = 0,
+    show: Callable[[str], None] = print,
 ) -> Outcomes:
     """What came out of each row. After one that fails, new processes go on with the next."""
     outcomes: Outcomes = {}
     while len(outcomes) < len(names):
         left = [name for name in names if name not in outcomes]
-        outcomes.update(run_until_failure(left, simulated_mib, show))
+        outcomes.update(run_until_failure(left, processes, simulated_mib, show))
     return outcomes
 
 
@@ -182,6 +217,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--processes", choices=PROCESSES, default="two", help="default: two")
     parser.add_argument("--simulated", type=int, default=0, metavar="MIB", help="GPUs of that size")
     parser.add_argument("--out", type=Path, metavar="FILE", help="all that came out, as JSON")
     arguments = parser.parse_args()
@@ -190,6 +226,7 @@ def main() -> int:
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     outcomes = run_rows(
         arguments.rows or ROWS,
+        processes=SIMULATED if arguments.simulated else PROCESSES[arguments.processes],
         simulated_mib=arguments.simulated,
         show=lambda text: print(text, flush=True),
     )

@@ -5,7 +5,8 @@
 The first process leaves in OUT, as JSON, what came out of each row. It ends at the first row that
 fails: then the processes may no longer agree on what they exchange.
 
-With LMS_SIMULATED_MIB they have simulated GPUs of that size, and small models; Gloo, not NCCL.
+BACKEND is what they talk over. With LMS_SIMULATED_MIB they have simulated GPUs of that size, and
+small models.
 With LMS_STRESS=1 everything idle is paged out at each allocation.
 """
 
@@ -254,7 +255,7 @@ def main() -> int:
     out, *names = sys.argv[1:]
     assert set(distributed.ROWS) == {*COLLECTIVES, *MODEL_ROWS}
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("gloo" if SIMULATED_MIB else "nccl", timeout=2 * PATIENCE)
+    dist.init_process_group(os.environ["BACKEND"], timeout=2 * PATIENCE)
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     outcomes = {}
     for name in names:
