@@ -16,7 +16,7 @@ def step():
 
 def test_profiler():
     def run():
-        # The simulated device has no CUPTI, which torch.profiler needs: the same callbacks.
+        # The profiler before torch.profiler, which all releases have.
         autograd = torch._C._autograd
         autograd._enable_profiler_legacy(
             torch.autograd.ProfilerConfig(

@@ -48,6 +48,8 @@ _VERSIONS = {
     "cublasLtGetVersion": 120405,
     "cublasLtGetCudartVersion": 12040,
 }
+# The profiler prints what this one writes to its second argument.
+_CUPTI_TEXT = "cuptiGetResultString"
 _RETURNS_TEXT = re.compile(r"(ErrorString|ErrorName|StatusString|StatusName|LastError)$")
 
 
@@ -171,7 +173,14 @@ def stub_source(library: Library) -> str:
         "#define STUB(name, value) \\",
         "  EXPORT long name(void) { static char said; missing(#name, &said); return value; }",
     ]
-    for function in sorted(library.functions):
+    if _CUPTI_TEXT in library.functions:
+        lines += [
+            f"EXPORT int {_CUPTI_TEXT}(int result, const char** text) {{",
+            '  *text = "the simulated device has no CUPTI";',
+            "  return 0;",
+            "}",
+        ]
+    for function in sorted(library.functions - {_CUPTI_TEXT}):
         value = str(_VERSIONS.get(function, 1))
         if _RETURNS_TEXT.search(function):
             value = '(long)"simulated device"'
