@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/base/log.h>
 #include <torch/csrc/cuda/lms/base/operation.h>
+#include <torch/csrc/cuda/lms/compat/range.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -195,8 +196,33 @@ size_t Mover::copy_bytes(const Block& block) const {
   return share < 1 ? static_cast<size_t>(share * static_cast<double>(block.size)) : 0;
 }
 
+// Begins the range in which the profiler shows a transfer of the block. The name and the values are
+// what torch.cuda.lms.integrations.profiler reads.
+void Mover::show(compat::Range& range, const char* transfer, const Block& block) const {
+  if (C10_LIKELY(!range.wanted())) {
+    return;
+  }
+  const std::string name = c10::str(
+      "LMS ",
+      transfer,
+      " on cuda:",
+      static_cast<int>(device_),
+      ": ",
+      Operation::label(),
+      " (",
+      block.size,
+      " bytes)");
+  range.begin(
+      name,
+      {static_cast<int64_t>(block.size),
+       stats_.resident_bytes.current,
+       stats_.paged_out_bytes.current});
+}
+
 // Copies the block to its host buffer. Throws c10::Error.
 void Mover::copy_out(Block& block) {
+  compat::Range range;
+  show(range, "page-out", block);
   block.left = transfer_.page_out(copy_bytes(block), [&](cudaStream_t stream) {
     if (block.host.packed != codec::Kind::None) {
       packing_.pack(block, stream);
@@ -209,6 +235,8 @@ void Mover::copy_out(Block& block) {
 
 // The reverse, into this memory. Throws c10::Error.
 void Mover::copy_in(Block& block, void* memory) {
+  compat::Range range;
+  show(range, "page-in", block);
   block.arrived = transfer_.page_in(copy_bytes(block), [&](cudaStream_t stream) {
     if (block.host.packed != codec::Kind::None) {
       packing_.unpack(block, memory, stream);
@@ -385,6 +413,10 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
       block.size,
       copied ? "copied" : "clean",
       Operation::label());
+  if (!copied) {
+    compat::Range range;
+    show(range, "clean page-out", block);
+  }
   stats_.clean_count += copied ? 0 : 1;
   ++stats_.page_out_count;
   stats_.resident_bytes.add(-static_cast<int64_t>(block.size));

@@ -21,6 +21,10 @@
 
 namespace torch::cuda::lms {
 
+namespace compat {
+class Range;
+}
+
 // Moves the bytes of one device's blocks to the host and back, and orders every move with the
 // streams that use the blocks. It allocates no device memory for blocks. It waits for the device
 // only where a comment says so, or after CUDA has refused a call. Used under the LMS mutex.
@@ -231,6 +235,7 @@ class Mover {
   void wait_for(const EventRef& transfer, cudaStream_t stream);
   bool take_host(Block& block);
   void drop_host(Block& block);
+  void show(compat::Range& range, const char* transfer, const Block& block) const;
   void copy_out(Block& block);
   void copy_in(Block& block, void* memory);
   size_t copy_bytes(const Block& block) const;
