@@ -71,24 +71,15 @@ static Parts parts_of(const Call& call) {
   return parts;
 }
 
-// Whether the tally is as it was before the launch.
-template <typename Tally>
-static bool is_zero(const Tally& tally) {
-  return tally.packed == 0 && tally.raw == 0 && tally.done == 0 && tally.taken == 0;
-}
-
-// Both return whether the tally is zero again. Without a tally, thread blocks take turns.
+// Returns whether the tally is zero again.
 #define LMS_INTERFACE(kind)                                                        \
   extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) { \
     Tally tally{};                                                                 \
     const Parts parts = parts_of<Parts>(call);                                     \
     run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr); });            \
-    return is_zero(tally);                                                         \
+    return tally.packed == 0 && tally.raw == 0 && tally.done == 0;                 \
   }                                                                                \
-  extern "C" bool lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \
-    Tally tally{};                                                                 \
-    Tally* const shared = call.blocks % 2 == 0 ? nullptr : &tally;                 \
+  extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \
     const Parts parts = parts_of<Parts>(call);                                     \
-    run(call, [&] { lms_unpack({data, size}, parts, shared); });                   \
-    return is_zero(tally);                                                         \
+    run(call, [&] { lms_unpack({data, size}, parts); });                           \
   }

@@ -79,7 +79,7 @@ def test_parts_and_thread_blocks(codec: Codec, kind: Kind, parts: int) -> None:
     for blocks in (1, 2, 5, 40):
         packed = codec.pack(kind, data, parts=parts, blocks=blocks)
         buffers.append(packed.buffer())
-        for others in (1, 2, 3, 33):
+        for others in (1, 3, 33):
             assert np.array_equal(codec.unpack(kind, packed, others), data.view(np.uint8))
     assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
 

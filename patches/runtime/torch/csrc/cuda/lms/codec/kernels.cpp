@@ -43,34 +43,8 @@ struct Tally {
   u64 packed; // bytes
   u64 raw; // chunks
   u64 done; // warps
-  u64 taken; // groups
 };
-static_assert(sizeof(Tally) == 32, "as in kernels.h");
-
-// A warp's next group. Without a tally, warps take turns. With one, a warp takes the group that is
-// next: compute can keep some thread blocks of a launch waiting, and the others do their work then.
-LMS_INLINE u64 take(Tally* tally, u64 turn) {
-  if (tally == nullptr) {
-    return turn;
-  }
-  Lanes<u64> taken;
-  each_lane([&](u32 lane) { taken[lane] = lane == 0 ? atomicAdd(&tally->taken, u64(1)) : 0; });
-  return from(taken, 0);
-}
-
-// Whether this lane is the first one of the last warp of the launch to get here.
-LMS_INLINE bool is_last(Tally* tally, u64 warps) {
-  if (tally == nullptr || threadIdx.x % 32 != 0) {
-    return false;
-  }
-  __threadfence();
-  if (atomicAdd(&tally->done, u64(1)) != warps - 1) {
-    return false;
-  }
-  __threadfence();
-  tally->done = tally->taken = 0; // for the next launch
-  return true;
-}
+static_assert(sizeof(Tally) == 24, "as in kernels.h");
 
 // Neither a line nor a slot is in two parts.
 LMS_INLINE char* address(const Parts& parts, u64 offset) {
@@ -165,12 +139,10 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
   u64 packed = 0;
   u64 raw = 0;
   Lanes<Vectors> ahead;
-  u64 group = take(tally, warp);
-  if (group * kGroup < whole) {
-    load(ahead, vectors_at(source.data + group * kGroup * kChunk), kChunk / 16);
+  if (warp * kGroup < whole) {
+    load(ahead, vectors_at(source.data + warp * kGroup * kChunk), kChunk / 16);
   }
-  while (group * kGroup < chunks) {
-    const u64 following = take(tally, group + warps);
+  for (u64 group = warp; group * kGroup < chunks; group += warps) {
     const u64 left = chunks - group * kGroup;
     const u32 here = left < kGroup ? u32(left) : kGroup;
     Lanes<u64> heads;
@@ -182,7 +154,7 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
       u32 used = 0; // bytes of the slot
       if (chunk < whole) {
         store(data, ahead, kChunk / 16);
-        const u64 next = i + 1 < here ? chunk + 1 : following * kGroup;
+        const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
         if (next < whole) {
           load(ahead, vectors_at(source.data + next * kChunk), kChunk / 16);
         }
@@ -216,19 +188,24 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
       }
     });
     packed += here * sizeof(u64);
-    group = following;
   }
 
-  if (tally != nullptr && threadIdx.x % 32 == 0) {
-    atomicAdd(&tally->packed, packed);
-    atomicAdd(&tally->raw, raw);
+  if (tally == nullptr || threadIdx.x % 32 != 0) {
+    return;
   }
-  if (is_last(tally, warps)) {
-    u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
-    LMS_WRITES(summary, 2 * sizeof(u64));
-    summary[0] = atomicExch(&tally->packed, u64(0));
-    summary[1] = atomicExch(&tally->raw, u64(0));
+  atomicAdd(&tally->packed, packed);
+  atomicAdd(&tally->raw, raw);
+  __threadfence();
+  if (atomicAdd(&tally->done, u64(1)) != warps - 1) {
+    return;
   }
+  __threadfence();
+  // The last warp writes the summary, and resets the tally for the next launch.
+  u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
+  LMS_WRITES(summary, 2 * sizeof(u64));
+  summary[0] = atomicExch(&tally->packed, u64(0));
+  summary[1] = atomicExch(&tally->raw, u64(0));
+  tally->done = 0;
 }
 
 LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u64 group, u64 chunks) {
@@ -247,7 +224,7 @@ LMS_INLINE void load_slot(Lanes<Vectors>& vectors, const Parts& host, const Head
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
-lms_unpack(Target target, Parts host, Tally* tally) {
+lms_unpack(Target target, Parts host) {
   __shared__ Scratch scratches[kWarps];
   Scratch& scratch = scratches[threadIdx.x / 32];
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
@@ -255,23 +232,22 @@ lms_unpack(Target target, Parts host, Tally* tally) {
   const u64 warps = u64(gridDim.x) * kWarps;
   const u64 whole = target.size / kChunk;
   const u64 chunks = (target.size + kChunk - 1) / kChunk;
+  if (warp * kGroup >= chunks) {
+    return;
+  }
 
   Lanes<u64> heads;
   Lanes<u64> next_heads;
   Lanes<Vectors> ahead;
-  u64 group = take(tally, warp);
-  if (group * kGroup < chunks) {
-    load_heads(heads, host, group, chunks);
-  }
-  if (group * kGroup < whole) {
+  load_heads(heads, host, warp, chunks);
+  if (warp * kGroup < whole) {
     load_slot(ahead, host, Head::of(from(heads, 0)));
   }
-  while (group * kGroup < chunks) {
-    const u64 following = take(tally, group + warps);
+  for (u64 group = warp; group * kGroup < chunks; group += warps) {
     const u64 left = chunks - group * kGroup;
     const u32 here = left < kGroup ? u32(left) : kGroup;
-    if (following * kGroup < chunks) {
-      load_heads(next_heads, host, following, chunks);
+    if ((group + warps) * kGroup < chunks) {
+      load_heads(next_heads, host, group + warps, chunks);
     }
     for (u32 i = 0; i < here; ++i) {
       const u64 chunk = group * kGroup + i;
@@ -286,7 +262,7 @@ lms_unpack(Target target, Parts host, Tally* tally) {
       }
       const u32 used = (body_of(head).size + 15) / 16;
       store(head.width == kRaw ? data : scratch.packed, ahead, used);
-      const u64 next = i + 1 < here ? chunk + 1 : following * kGroup;
+      const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
       if (next < whole) {
         load_slot(ahead, host, Head::of(i + 1 < here ? from(heads, i + 1) : from(next_heads, 0)));
       }
@@ -296,9 +272,7 @@ lms_unpack(Target target, Parts host, Tally* tally) {
       copy(reinterpret_cast<ulonglong2*>(to), data, kChunk / 16);
     }
     heads = next_heads;
-    group = following;
   }
-  is_last(tally, warps);
 }
 )cuda";
 

@@ -46,14 +46,12 @@ struct Tally {
   uint64_t packed;
   uint64_t raw;
   uint64_t done;
-  uint64_t taken;
 };
 
-// With a tally, thread blocks share the work as they come to run. Without one, each has a part of
-// its own, and the summary stays as it is. lms_pack() does nothing if the last parameter is not
-// null and points to 0 on the device.
+// Does nothing if the last parameter is not null and points to 0 on the device. Without a tally,
+// the summary stays as it is.
 constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*)
-constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts, Tally*)
+constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts)
 
 // How many thread blocks to launch, at most `most`, for a block of this many bytes (more than 0).
 // A warp takes a group of chunks at a time, so more would have nothing to do.

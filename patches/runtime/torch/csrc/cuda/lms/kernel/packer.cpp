@@ -76,8 +76,8 @@ void Packer::load(codec::Kind kind) {
       cudaDeviceGetAttribute(&same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, device_));
   TORCH_CHECK(
       same_address != 0, "LMS: this GPU cannot use registered host memory at its host address");
-  if (!tallies_) {
-    tallies_ = zeroed(2 * sizeof(codec::Tally));
+  if (!tally_) {
+    tally_ = zeroed(sizeof(codec::Tally));
   }
   const std::string name = std::string("codec_") + codec::name(kind);
   const std::string text = codec::source(kind);
@@ -104,7 +104,7 @@ void Packer::try_out(codec::Kind kind) {
   {
     const OwnStream stream;
     launch_pack(kind, sample, kBytes, buffer, nullptr, nullptr, 2, stream);
-    launch_unpack(kind, result, kBytes, buffer, nullptr, 2, stream);
+    unpack(kind, result, kBytes, buffer, 2, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
   TORCH_CHECK(
@@ -146,7 +146,7 @@ void Packer::pack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
-  auto* const tally = static_cast<codec::Tally*>(tallies_.get());
+  auto* const tally = static_cast<codec::Tally*>(tally_.get());
   launch_pack(kind, data, bytes, buffer, tally, nullptr, blocks, stream);
 }
 
@@ -196,18 +196,6 @@ void Packer::unpack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
-  auto* const tally = static_cast<codec::Tally*>(tallies_.get()) + 1;
-  launch_unpack(kind, data, bytes, buffer, tally, blocks, stream);
-}
-
-void Packer::launch_unpack(
-    codec::Kind kind,
-    void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
-    codec::Tally* tally,
-    unsigned blocks,
-    cudaStream_t stream) {
   const Kernels& kernels = required(kind, data, bytes, buffer);
   if (bytes == 0) {
     return;
@@ -218,8 +206,7 @@ void Packer::launch_unpack(
       codec::kThreads,
       stream,
       codec::Target{static_cast<char*>(data), bytes},
-      parts_of(bytes, buffer),
-      tally);
+      parts_of(bytes, buffer));
 }
 
 uint64_t Packer::written(const HostBuffer& buffer) {

@@ -61,8 +61,8 @@ class Packer {
       unsigned blocks,
       cudaStream_t stream);
 
-  // The reverse, and what is unpacked one after the other is ordered like what is packed. `bytes`
-  // and `kind` have to be those of pack(); the number of thread blocks may be another one.
+  // The reverse. `bytes` and `kind` have to be those of pack(); the number of thread blocks may be
+  // another one.
   void unpack(
       codec::Kind kind,
       void* data,
@@ -100,19 +100,11 @@ class Packer {
       const uint32_t* only_if,
       unsigned blocks,
       cudaStream_t stream);
-  void launch_unpack(
-      codec::Kind kind,
-      void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
-      codec::Tally* tally,
-      unsigned blocks,
-      cudaStream_t stream);
   const Kernels& required(codec::Kind kind, const void* data, size_t bytes, const HostBuffer& host);
 
   const c10::DeviceIndex device_;
   std::array<Kernels, codec::kKinds> kernels_;
-  DeviceMemory tallies_; // codec::Tally of pack(), and of unpack()
+  DeviceMemory tally_; // codec::Tally
 };
 
 } // namespace torch::cuda::lms
