@@ -29,7 +29,7 @@ from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 
 NAME = "pytorch"  # what conda calls torch
 FACE = "torch/cuda/lms/__init__.py"  # what a torch with LMS has, however it was built
-_HOME = "https://pytorch.org"
+HOME = "https://pytorch.org"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,12 @@ class Metadata:
     Attributes:
         name, version, build_number, build_string: its identity.
         subdir: such as "linux-64".
-        python: such as "3.12".
+        python: such as "3.12"; empty if it works with each version (CEP 20).
         depends, constrains: match specs, sorted.
         license, summary, home: as in the wheel's METADATA.
         timestamp: the wheel's date, in seconds since 1970. It is not the time of the build.
+        tracked_features: how many it has. Of the packages that fit, solvers choose the one with the
+            fewest, whatever the versions.
     """
 
     name: str
@@ -57,17 +59,23 @@ class Metadata:
     summary: str
     home: str
     timestamp: int
+    tracked_features: int
 
     @property
     def stem(self) -> str:
         """The package's file name without its ending."""
         return f"{self.name}-{self.version}-{self.build_string}"
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The top folders of its files."""
+        return ("bin", "lib" if self.python else site_packages(self.python))
+
     def document(self) -> dict[str, object]:
         """As plain data, for the recipes."""
         return {
             key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
+            for key, value in {**asdict(self), "folders": self.folders}.items()
         }
 
 
@@ -88,7 +96,7 @@ def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None)
         if FACE not in members:
             raise CondaError(f"{name} has no LMS; build a wheel that has it with `lmsbuild wheel`")
         text = integrity.read_text(packed, VERSION_MEMBER) if VERSION_MEMBER in members else ""
-        timestamp = _seconds(packed.getinfo(f"{wheel.dist_info}/METADATA"))
+        timestamp = seconds(packed.getinfo(f"{wheel.dist_info}/METADATA"))
     cuda = assigned(text, "cuda")
     if not cuda or not re.fullmatch(r"\d+\.\d+", cuda):
         raise CondaError(f"{name} is a torch without CUDA; give the wheel of a CUDA build")
@@ -120,8 +128,10 @@ def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None)
         constrains=("libtorch <0.0a0", "pytorch-cpu <0.0a0"),
         license=fields.get("License-Expression") or fields.get("License", "BSD-3-Clause"),
         summary=fields.get("Summary", NAME) + ", with Large Model Support",
-        home=fields.get("Home-page", _HOME),
+        home=fields.get("Home-page", HOME),
         timestamp=timestamp,
+        # Chosen when it is asked for, and never in the place of a PyTorch without it.
+        tracked_features=1,
     )
 
 
@@ -179,5 +189,6 @@ def _next_minor(python: str) -> str:
     return f"{major}.{int(minor) + 1}"
 
 
-def _seconds(info: zipfile.ZipInfo) -> int:
+def seconds(info: zipfile.ZipInfo) -> int:
+    """The date of a member, since 1970."""
     return calendar.timegm((*info.date_time, 0, 0, 0))

@@ -1,9 +1,10 @@
-"""Make a conda package from an LMS wheel, with conda-build or rattler-build."""
+"""Make conda packages from an LMS wheel, with conda-build or rattler-build."""
 
 from __future__ import annotations
 
 import datetime
 import enum
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.conda import extra, package_file, recipe
+from lmsbuild.addon.verify import is_addon
+from lmsbuild.conda import addon, extra, package_file, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import stage
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
@@ -28,6 +30,9 @@ LEVEL = 9
 
 _LOCK_FILE = ".lmsbuild.lock"
 
+# What installers read in a package for each version of Python.
+_LINK = {"noarch": {"type": "python"}, "package_metadata_version": 1}
+
 
 class Packager(str, enum.Enum):
     """The program that makes the package."""
@@ -42,10 +47,10 @@ class PackageRequest:
     """What to package.
 
     Attributes:
-        wheel: an LMS wheel.
-        out: folder; the package is written to its subfolder for the platform.
+        wheel: an LMS wheel, or one of torch-lms.
+        out: folder; packages are written to its subfolder for the platform.
         packager: AUTO uses conda-build if it is installed, and rattler-build otherwise.
-        build_number: if None, the number of the wheel's LMS version.
+        build_number: if None, the number of the wheel's LMS version; 0 for torch-lms.
         recipes: folder of the recipes.
         cache: folder for temporary files, about 2 GB.
     """
@@ -67,34 +72,50 @@ class PackageResult:
     packager: Packager
 
 
-def build_package(request: PackageRequest, report: Report) -> PackageResult:
-    """Make a conda package from a wheel. On failure no file is left in the out folder.
+def build_packages(request: PackageRequest, report: Report) -> list[PackageResult]:
+    """Make the conda packages of a wheel: one, or several of torch-lms.
+
+    No unfinished file is left in the out folder.
 
     Raises:
         LmsbuildError: a subclass for each kind of failure.
         OSError: a file cannot be read or written.
     """
     packager = choose(request.packager)
+    build = _with_conda_build if packager is Packager.CONDA_BUILD else _with_rattler_build
     with scratch(request.cache) as name:
         folder = Path(name) / "recipe"
         folder.mkdir()
-        metadata = prepare(request, folder, report)
-        out = request.out / metadata.subdir
-        out.mkdir(parents=True, exist_ok=True)
-        with lock.exclusive(out / _LOCK_FILE, out):
-            report("package", 0, None)
-            build = _with_conda_build if packager is Packager.CONDA_BUILD else _with_rattler_build
-            made = build(folder, metadata, Path(name) / "out")
-            path = out / made.name
-            with draft(path) as unfinished:
-                shutil.copyfile(made, unfinished)
-    return PackageResult(path=path, metadata=metadata, packager=packager)
+        recipes = prepare(request, folder, report)
+        report("package", 0, None)
+        made = {
+            build(into, metadata, Path(name) / "out"): metadata
+            for into, metadata in recipes.items()
+        }
+        return [
+            PackageResult(
+                path=_keep(path, request.out / metadata.subdir),
+                metadata=metadata,
+                packager=packager,
+            )
+            for path, metadata in made.items()
+        ]
 
 
-def write_recipe(request: PackageRequest, folder: Path, report: Report) -> Metadata:
+def _keep(made: Path, out: Path) -> Path:
+    """Copy a package into a folder. Returns its new path."""
+    out.mkdir(parents=True, exist_ok=True)
+    with lock.exclusive(out / _LOCK_FILE, out):
+        path = out / made.name
+        with draft(path) as unfinished:
+            shutil.copyfile(made, unfinished)
+    return path
+
+
+def write_recipe(request: PackageRequest, folder: Path, report: Report) -> dict[Path, Metadata]:
     """Write the recipes and the files into a new folder, for running a packager by hand.
 
-    Raises TargetExistsError if the folder is not empty, and otherwise as build_package.
+    Raises TargetExistsError if the folder is not empty, and otherwise as build_packages.
     """
     if folder.exists() and any(folder.iterdir()):
         raise TargetExistsError(f"{folder} is not empty; name a new folder")
@@ -110,16 +131,32 @@ def write_recipe(request: PackageRequest, folder: Path, report: Report) -> Metad
         raise
 
 
-def prepare(request: PackageRequest, folder: Path, report: Report) -> Metadata:
-    """Check the wheel, and write its files and recipes into an empty folder."""
-    wheel = basewheel.identify(request.wheel)
+def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path, Metadata]:
+    """Check the wheel, and write its files and recipes into an empty folder.
+
+    Returns each package's metadata by the folder of its recipes: ``folder``, or one below it for
+    each package if there are several.
+    """
+    for_torch = not is_addon(request.wheel)
+    wheel = (basewheel if for_torch else addon).identify(request.wheel)
     total = _checked(wheel, report)
     files = folder / recipe.STAGE
     files.mkdir()
     stage(wheel, files, counter("unpack", total, report))
-    metadata = metadata_of(wheel, files, request.build_number)
-    recipe.write_recipes(metadata, request.recipes, folder)
-    return metadata
+    if for_torch:
+        found: tuple[Metadata, ...] = (metadata_of(wheel, files, request.build_number),)
+    else:
+        found = addon.metadata_of(wheel, files, request.build_number)
+    if len(found) == 1:
+        recipes = {folder: found[0]}
+    else:
+        recipes = {folder / metadata.build_string: metadata for metadata in found}
+        for into in recipes:
+            shutil.copytree(files, into / recipe.STAGE)
+        shutil.rmtree(files)
+    for into, metadata in recipes.items():
+        recipe.write_recipes(metadata, request.recipes, into)
+    return recipes
 
 
 def choose(packager: Packager) -> Packager:
@@ -175,6 +212,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     rendered = render(folder, metadata.subdir)
     build, about = rendered.build.to_dict(), rendered.about
     requirements = rendered.requirements.to_dict()
+    each_python = build["python"].get("version_independent", False)
     try:
         made = rattler.assemble_package(
             name=rendered.package.name,
@@ -189,6 +227,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
             homepage=about.homepage,
             license=about.license,
             summary=about.summary,
+            noarch="python" if each_python else None,
             compression_level=LEVEL,
             # The number of threads determines the compressed bytes.
             compression_threads=1,
@@ -201,9 +240,11 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     features = " ".join(f"{rendered.package.name}-p-{number}" for number in range(times))
 
     def track(index: dict[str, Any]) -> None:
-        index["track_features"] = features
+        if features:
+            index["track_features"] = features
 
-    package_file.edit_index(made.path, track)
+    link = {package_file.LINK: _json(_LINK)} if each_python else {}
+    package_file.edit_index(made.path, track, link)
     return Path(made.path)
 
 
@@ -226,3 +267,7 @@ def _with_conda_build(folder: Path, metadata: Metadata, out: Path) -> Path:
         )
     package_file.normalize(found[0], metadata.timestamp, LEVEL)
     return found[0]
+
+
+def _json(document: object) -> bytes:
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()

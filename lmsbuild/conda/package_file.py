@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.zipcopy import ArchiveWriter
 
 ENDING = ".conda"
+LINK = "info/link.json"
 _INDEX = "info/index.json"
 _LEVEL = 19  # of the metadata's compression, some kilobytes
 _MOST_METADATA = 64 << 20  # bytes unpacked; PyTorch's list of files has 3 MB
@@ -49,10 +51,14 @@ def read_index(package: Path) -> dict[str, Any]:
     return index
 
 
-def edit_index(package: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+def edit_index(
+    package: Path,
+    edit: Callable[[dict[str, Any]], None],
+    more: Mapping[str, bytes] | None = None,
+) -> None:
     """Edit info/index.json in place. The same input gives the same bytes.
 
-    Raises as read_index; OSError.
+    ``more`` are files to add to info, by path. Raises as read_index; OSError.
     """
     with (
         draft(package) as unfinished,
@@ -62,7 +68,7 @@ def edit_index(package: Path, edit: Callable[[dict[str, Any]], None]) -> None:
         ArchiveWriter(stream) as target,
     ):
         info, text = _info(source)
-        packed = _compress(_edited(text, edit))
+        packed = _compress(_edited(text, edit, more or {}))
         for member in source.infolist():
             if member.filename == info.filename:
                 target.add(member.filename, packed, when=member.date_time, mode=_MODE)
@@ -152,7 +158,9 @@ def _compress(data: bytes) -> bytes:
     return bytes(extra.require("zstandard").ZstdCompressor(level=_LEVEL, threads=0).compress(data))
 
 
-def _edited(text: bytes, edit: Callable[[dict[str, Any]], None]) -> bytes:
+def _edited(
+    text: bytes, edit: Callable[[dict[str, Any]], None], more: Mapping[str, bytes]
+) -> bytes:
     result = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(text)) as source,
@@ -167,4 +175,8 @@ def _edited(text: bytes, edit: Callable[[dict[str, Any]], None]) -> bytes:
                 data = (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
                 member.size = len(data)
             target.addfile(member, io.BytesIO(data) if stream else None)
+        for name in sorted(more):
+            added = copy.copy(source.getmember(_INDEX))
+            added.name, added.size = name, len(more[name])
+            target.addfile(added, io.BytesIO(more[name]))
     return result.getvalue()

@@ -37,8 +37,11 @@ if __name__ == "__main__":
 
 
 def site_packages(python: str) -> str:
-    """The path of site-packages in a conda environment, for a Python version like "3.12"."""
-    return f"lib/python{python}/site-packages"
+    """The path of site-packages in a conda environment, for a Python version like "3.12".
+
+    With an empty version: in a package for each version, whose files the installer puts there.
+    """
+    return f"lib/python{python}/site-packages" if python else "site-packages"
 
 
 def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = None) -> None:

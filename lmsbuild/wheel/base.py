@@ -56,6 +56,7 @@ class BaseWheel:
         version: of METADATA, such as "9.1.0" or "9.1.0+cu130".
         dist_info: name of its dist-info folder.
         python_tag, platform_tag: as in the file name, such as "cp312", "manylinux_2_28_x86_64".
+            "py3" is each version of Python.
     """
 
     path: Path
@@ -66,8 +67,9 @@ class BaseWheel:
 
     @property
     def python(self) -> str:
-        """Such as "3.12"."""
-        return f"{self.python_tag[2]}.{self.python_tag[3:]}"
+        """Such as "3.12"; empty for each version."""
+        minor = self.python_tag[3:]
+        return f"{self.python_tag[2]}.{minor}" if minor else ""
 
     @property
     def architecture(self) -> str:

@@ -1,4 +1,4 @@
-"""lmsbuild conda: a conda package from an LMS wheel."""
+"""lmsbuild conda: conda packages from an LMS wheel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from lmsbuild.tools.cache_content import in_use
 @click.option(
     "--wheel",
     type=EXISTING_FILE,
-    help="LMS wheel to package, made before; it says tag, architecture and Python.",
+    help="LMS wheel to package, or one of torch-lms, made before; it says tag, architecture and"
+    " Python.",
 )
 @click.option(
     "--packager",
@@ -66,7 +67,8 @@ def command(
 ) -> None:
     """Make a conda package of PyTorch with LMS, of TAG's wheel or of a given one.
 
-    Without TAG: of the newest release proven on a GPU.
+    Without TAG: of the newest release proven on a GPU. A wheel of `lmsbuild addon` gives packages
+    of torch-lms, one for each major version of CUDA.
     """
     if wheel is not None and (tag or python or base):
         raise click.UsageError("--wheel says tag, Python and base itself: leave them out")
@@ -85,19 +87,21 @@ def command(
             cache=cache,
         )
         if recipe is not None:
-            metadata = package.write_recipe(request, recipe, display.report)
-            path = recipe
+            recipes = package.write_recipe(request, recipe, display.report)
         else:
-            result = package.build_package(request, display.report)
-            metadata, path = result.metadata, result.path
+            results = package.build_packages(request, display.report)
     if recipe is not None:
-        console.say(f"{metadata.stem}: recipes and files for {metadata.subdir}")
-    else:
+        for path, metadata in recipes.items():
+            console.say(f"{metadata.stem}: recipes and files for {metadata.subdir}")
+            console.out.print(str(path))
+        return
+    for result in results:
+        path, subdir = result.path, result.metadata.subdir
         console.say(
-            f"{path.name}: {path.stat().st_size / 1e6:.1f} MB for {metadata.subdir}, made with "
+            f"{path.name}: {path.stat().st_size / 1e6:.1f} MB for {subdir}, made with "
             f"{result.packager.value}; put it into a channel with `lmsbuild channel add`"
         )
-    console.out.print(str(path))
+        console.out.print(str(path))
 
 
 def _build(

@@ -65,8 +65,14 @@ def _release():
         release = json.load(file)
     if torch.version.cuda.partition(".")[0] != release["cuda"].partition(".")[0]:
         raise Unsupported(
-            "PyTorch {} is built for CUDA {}, and torch-lms has a library for CUDA {}. Install "
-            "PyTorch {} from PyPI.".format(version, torch.version.cuda, release["cuda"], public)
+            "PyTorch {} is built for CUDA {}, and torch-lms has a library for CUDA {}. Install a "
+            "build of PyTorch {} for CUDA {}, such as that on PyPI.".format(
+                version,
+                torch.version.cuda,
+                release["cuda"],
+                public,
+                release["cuda"].partition(".")[0],
+            )
         )
     if torch.compiled_with_cxx11_abi() != bool(release["cxx11_abi"]):
         raise Unsupported(

@@ -201,7 +201,7 @@ USE = (
             "13.0",
             "12.8",
             "PyTorch 9.1.0+cu130 is built for CUDA 12.8, and torch-lms has a library for CUDA 13.0."
-            " Install PyTorch 9.1.0 from PyPI.",
+            " Install a build of PyTorch 9.1.0 for CUDA 13, such as that on PyPI.",
         ),
         (
             "torch/__init__.py",

@@ -185,6 +185,8 @@ def test_both_recipes_say_the_same(fake: FakeTorch, tmp_path: Path) -> None:
     one, other = rendered_by_rattler(folder), rendered_as_conda_build_does(folder)
     assert one == other
     assert one["depends"]
+    assert (one["features"], one["each Python"]) == (["pytorch-p-0"], False)
+    assert one["script"] == 'cp -a bin lib "$PREFIX"'
     assert (folder / "stage" / SITE / "torch" / "version.py").is_file()
     # Nothing is overwritten.
     again = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
@@ -196,14 +198,16 @@ def rendered_by_rattler(folder: Path) -> dict[str, Any]:
     found = render(folder, "linux-64").to_dict()
     build = found["build"]
     name = found["package"]["name"]
+    tracked = build.get("variant", {}).get("down_prioritize_variant", 0)
     return {
         "package": found["package"],
         "number": build["number"],
         "string": build["string"],
         "script": build["script"],
         "relocation": build["dynamic_linking"]["binary_relocation"],
-        "features": [f"{name}-p-{n}" for n in range(build["variant"]["down_prioritize_variant"])],
+        "features": [f"{name}-p-{number}" for number in range(tracked)],
         "compiled": build["python"]["skip_pyc_compilation"],
+        "each Python": build["python"].get("version_independent", False),
         "source": [Path(source["path"]).name for source in found["source"]],
         "depends": found["requirements"]["run"],
         "constrains": found["requirements"]["run_constraints"],
@@ -233,8 +237,9 @@ def rendered_as_conda_build_does(folder: Path) -> dict[str, Any]:
         "string": build["string"],
         "script": build["script"],
         "relocation": build["binary_relocation"],
-        "features": build["track_features"],
+        "features": build.get("track_features", []),
         "compiled": ["**" if glob == "*" else glob for glob in build["skip_compile_pyc"]],
+        "each Python": build.get("python_version_independent", False),
         "source": [found["source"]["path"]],
         "depends": found["requirements"]["run"],
         "constrains": found["requirements"]["run_constrained"],

@@ -16,7 +16,7 @@ import rattler_build
 from elftools.elf.enums import ENUM_E_MACHINE
 
 from lmsbuild.architecture import architectures
-from lmsbuild.conda.package import Packager, PackageRequest, PackageResult, build_package
+from lmsbuild.conda.package import Packager, PackageRequest, PackageResult, build_packages
 from lmsbuild.resources import recipes_dir
 from toolkit.helpers.fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
 
@@ -88,7 +88,14 @@ def for_machine(data: bytes, architecture: str) -> bytes:
 def package_of(
     wheel: Path, folder: Path, *, name: str = "dist", build_number: int | None = None
 ) -> PackageResult:
-    return build_package(
+    (result,) = packages_of(wheel, folder, name=name, build_number=build_number)
+    return result
+
+
+def packages_of(
+    wheel: Path, folder: Path, *, name: str = "dist", build_number: int | None = None
+) -> list[PackageResult]:
+    return build_packages(
         PackageRequest(
             wheel=wheel,
             out=folder / name,
