@@ -31,11 +31,15 @@ MACHINE = {"__unix": "0", "__linux": "6.1", "__glibc": "2.39", "__cuda": "13.0"}
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who follows the README: a folder, what is on the PATH, and the printed lines."""
+    """Somebody who follows the README: a folder, what is on the PATH, and the printed lines.
+
+    ``name`` is the conda environment that is used.
+    """
 
     folder: Path
     environment: dict[str, str]
     lines: tuple[str, ...]
+    name: str = "lms"
 
     def run(self, line: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -52,7 +56,7 @@ class User:
 
     @property
     def prefix(self) -> Path:
-        return self.folder / "environments" / "lms"
+        return self.folder / "environments" / self.name
 
     def python(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -107,7 +111,6 @@ def made(user: User) -> User:
 def installed(made: User) -> User:
     """After the second line."""
     (package,) = Channel(made.channel).packages()
-    index = json.loads((made.channel / package.subdir / INDEX).read_text())
     work = made.folder / "companions"
     extract(made.channel / package.subdir / package.file, work / "package")
     site = work / "package" / companions.site_packages(companions.PYTHON)
@@ -117,13 +120,20 @@ def installed(made: User) -> User:
     companions.make(
         made.folder / "conda-forge",
         work / "stage",
-        index["packages.conda"][package.file]["depends"],
+        depends_of(made),
         wheels,
         libraries,
     )
     result = made.run(made.lines[1], made.folder)
     assert result.returncode == 0, result.stdout + result.stderr
     return made
+
+
+def depends_of(made: User) -> list[str]:
+    """What the package of PyTorch depends on."""
+    (package,) = Channel(made.channel).packages()
+    index = json.loads((made.channel / package.subdir / INDEX).read_text())
+    return list(index["packages.conda"][package.file]["depends"])
 
 
 def from_pypi(info: Path) -> list[str]:
