@@ -25,7 +25,7 @@ from types import FrameType
 from typing import NoReturn
 
 import release_plan as plan
-from release_plan import ADDON, BUILD, CONDA, DONE, KINDS, Artifact, Choice, Step
+from release_plan import ADDON, ADDON_CONDA, BUILD, DONE, KINDS, Artifact, Choice, Step
 from release_store import SUMS, ReleaseError, Store
 
 from lmsbuild.architecture import architectures
@@ -51,7 +51,7 @@ def steps(registry: Registry, choice: Choice, store: Store, commit: str) -> list
     built: set[Artifact] = set()
     for artifact in plan.artifacts(registry, choice):
         reason = store.why_unfinished(artifact, commit)
-        if not reason and artifact.kind == CONDA and artifact.wheel in built:
+        if not reason and artifact.is_conda and artifact.wheel in built:
             reason = "its wheel is built"
         if reason:
             built.add(artifact)
@@ -94,11 +94,16 @@ class Release:
         work.mkdir(parents=True)
         self._store.logs.mkdir(parents=True, exist_ok=True)
         self._log(artifact).unlink(missing_ok=True)
-        if artifact.kind == CONDA:
+        if artifact.is_conda:
             wheel = self._store.file(artifact.wheel)
             self._run(artifact, "conda", "--wheel", str(wheel), "--out", str(work))
-            made = self._only(artifact, work, "*/*.conda")
-            files, folder = [made], made.parent.name
+            if artifact.kind == ADDON_CONDA:
+                files = sorted(work.glob("*/*.conda"))  # one for each major version of CUDA
+            else:
+                files = [self._only(artifact, work, "*/*.conda")]
+            if len({path.parent for path in files}) != 1:
+                raise StepError(f"{artifact.name}: lmsbuild made no package, or for two platforms")
+            folder = files[0].parent.name
         else:
             what = [] if artifact.kind == ADDON else [artifact.tag, "--python", artifact.python]
             self._run(artifact, artifact.kind, *what, "--arch", artifact.architecture,
@@ -116,9 +121,9 @@ class Release:
         """Write indexes, checksums and signatures of finished artifacts. Raises ReleaseError."""
         site, log = str(self._store.site), self._store.logs / "index.log"
         self._store.check_strays(artifacts)
-        if any(artifact.kind == CONDA for artifact in artifacts):
+        if any(artifact.is_conda for artifact in artifacts):
             self._call([*self._lmsbuild, "channel", "index", site], log)
-        if any(artifact.kind != CONDA for artifact in artifacts):
+        if not all(artifact.is_conda for artifact in artifacts):
             self._call([*self._lmsbuild, "index", site], log)
         self._store.write_sums(artifacts)
         self._store.sign(gpg_key, sigstore)
@@ -160,7 +165,7 @@ def carry_out(found: Sequence[Step], release: Release) -> list[str]:
     for number, step in enumerate(todo, 1):
         artifact = step.artifact
         print(f"[{number}/{len(todo)}] {artifact.name}: {step.reason}", flush=True)
-        if artifact.kind == CONDA and artifact.wheel.name in failed:
+        if artifact.is_conda and artifact.wheel.name in failed:
             print(f"{artifact.name}: not built, because its wheel failed", flush=True)
             failed.append(artifact.name)
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from lmsbuild.addon.release import suitable
@@ -13,17 +13,18 @@ from lmsbuild.errors import WrongPythonError
 from lmsbuild.registry import Registry
 from lmsbuild.wheel.suite import find_interpreter
 
-WHEEL, CONDA, ADDON = KINDS = ("wheel", "conda", "addon")
+WHEEL, CONDA, ADDON, ADDON_CONDA = KINDS = ("wheel", "conda", "addon", "addon-conda")
 
 BUILD, DONE, SKIP = "build", "done", "skip"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """A file to publish.
+    """A file to publish, or several that one command makes.
 
     Attributes:
-        kind: a wheel, the conda package that is made from it, or the wheel torch-lms.
+        kind: a wheel, the conda package that is made from it, the wheel torch-lms, or its conda
+            packages.
         tag, python: empty for torch-lms, which is for all of them.
     """
 
@@ -39,11 +40,14 @@ class Artifact:
         return "-".join(part for part in parts if part)
 
     @property
+    def is_conda(self) -> bool:
+        """Whether it is made from a wheel."""
+        return self.kind in (CONDA, ADDON_CONDA)
+
+    @property
     def wheel(self) -> Artifact:
         """The wheel that a conda package is made from."""
-        return Artifact(
-            kind=WHEEL, tag=self.tag, architecture=self.architecture, python=self.python
-        )
+        return replace(self, kind=ADDON if self.kind == ADDON_CONDA else WHEEL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +101,10 @@ def artifacts(registry: Registry, choice: Choice) -> Iterator[Artifact]:
                     if choice.has(artifact):
                         yield artifact
     for architecture in architectures():
-        artifact = Artifact(kind=ADDON, architecture=architecture)
-        if choice.has(artifact) and suitable(registry, architecture):
-            yield artifact
+        for kind in (ADDON, ADDON_CONDA):
+            artifact = Artifact(kind=kind, architecture=architecture)
+            if choice.has(artifact) and suitable(registry, architecture):
+                yield artifact
 
 
 def left_out(registry: Registry, choice: Choice) -> Iterator[Step]:
@@ -121,7 +126,7 @@ def left_out(registry: Registry, choice: Choice) -> Iterator[Step]:
 
 def untested(artifact: Artifact) -> str:
     """Why the tests of an artifact cannot be run here; empty if they can."""
-    if artifact.kind == CONDA:
+    if artifact.is_conda:
         return "made from the wheel"
     if artifact.kind == ADDON:
         return "see ci/addon_tests.py"
@@ -166,10 +171,10 @@ def matrix(steps: Sequence[Step], running: str) -> dict[str, list[dict[str, str]
         if step.action != BUILD:
             continue
         made = step.artifact
-        name = (made.wheel if made.kind == CONDA else made).name
+        name = (made.wheel if made.is_conda else made).name
         arguments = f"--arch {made.architecture}"
-        if made.kind == ADDON:
-            arguments += f" --kind {ADDON}"
+        if made.kind in (ADDON, ADDON_CONDA):
+            arguments += f" --kind {ADDON} --kind {ADDON_CONDA}"
         else:
             arguments += f" --tag {made.tag} --python {made.python}"
         jobs[name] = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from release_plan import CONDA, Artifact
+from release_plan import Artifact
 
 from lmsbuild.errors import CheckError
 from lmsbuild.tools.atomic import draft, write_bytes
@@ -31,7 +31,8 @@ class Record:
     Attributes:
         commit: lmsbuild's, at which it was built.
         source: for a conda package, the SHA-256 of its wheel.
-        files: SHA-256 by path in the site; the first is the artifact itself.
+        files: SHA-256 by path in the site; the first is the artifact itself. Each is, of several
+            conda packages.
         untested: why it was not tested; empty if it was.
     """
 
@@ -71,7 +72,7 @@ class Store:
                 return "its file is gone"
             if self._hashes.sha256(path) != sha256:
                 return "its file has changed"
-        if artifact.kind == CONDA and record.source != self.sha256(artifact.wheel):
+        if artifact.is_conda and record.source != self.sha256(artifact.wheel):
             return "its wheel has changed"
         return ""
 
@@ -101,7 +102,7 @@ class Store:
             target = self.site / folder / path.name
             os.replace(path, target)
             hashes[target.relative_to(self.site).as_posix()] = self._hashes.sha256(target)
-        source = self.sha256(artifact.wheel) if artifact.kind == CONDA else ""
+        source = self.sha256(artifact.wheel) if artifact.is_conda else ""
         record = Record(commit=commit, source=source, files=hashes, untested=untested)
         self._records.mkdir(parents=True, exist_ok=True)
         write_bytes(self._path(artifact), (json.dumps(asdict(record), indent=1) + "\n").encode())

@@ -55,6 +55,8 @@ elif command == "conda":
     (out / "linux-64").mkdir(parents=True)
     name = pathlib.Path(option["--wheel"]).name + ".conda"
     (out / "linux-64" / name).write_bytes(pathlib.Path(option["--wheel"]).read_bytes()[::-1])
+    if name.startswith("torch_lms"):
+        (out / "linux-64" / ("another-" + name)).write_bytes(b"another")
 elif command == "provenance":
     pathlib.Path(arguments[-1] + ".provenance.json").write_text("{{}}")
 elif command == "index" and "LMSBUILD" in os.environ:
@@ -299,8 +301,13 @@ def test_choices_add_up(site: Site) -> None:
         assert site.calls() == BUILD
     assert site.run("--kind", "addon", "--arch", ARCHITECTURE) == 0
     assert site.calls() == ["addon", "verify", "provenance", *INDEX]
+    # Its conda packages, of which there are two.
+    assert site.run("--kind", "addon-conda", "--arch", ARCHITECTURE) == 0
+    assert site.calls() == ["conda", *INDEX]
     sums = (site.site / "SHA256SUMS").read_text().splitlines()
-    assert len(sums) == 3 + 3 + 2
+    assert len(sums) == 3 + 3 + 2 + 2
+    assert site.run("--kind", "addon-conda", "--arch", ARCHITECTURE) == 0
+    assert site.calls() == INDEX
 
 
 def test_a_package_of_unknown_origin_is_not_published(
@@ -384,7 +391,8 @@ def test_the_release_has_what_the_registry_lists() -> None:
         for python in tag.pythons
     }
     assert wheels == {(a.tag, a.architecture, a.python) for a in made if a.kind == "conda"}
-    assert [a.architecture for a in made if a.kind == "addon"] == ["x86_64", "aarch64"]
+    for kind in ("addon", "addon-conda"):
+        assert [a.architecture for a in made if a.kind == kind] == ["x86_64", "aarch64"]
     skipped = {step.artifact.tag for step in plan.left_out(registry, plan.Choice())}
     assert {tag.name for tag in registry if "graft" not in tag.strategies} <= skipped
 
@@ -400,7 +408,7 @@ def test_why_tests_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untested() == ""
     assert untested(python="3.99") == "no such Python here"
     assert untested(architecture="aarch64") == "aarch64 does not run here"
-    assert untested(kind="conda") == "made from the wheel"
+    assert untested(kind="conda") == untested(kind="addon-conda") == "made from the wheel"
 
 
 def test_the_matrix_has_a_job_for_each_wheel(capsys: pytest.CaptureFixture[str]) -> None:
@@ -408,7 +416,7 @@ def test_the_matrix_has_a_job_for_each_wheel(capsys: pytest.CaptureFixture[str])
     jobs = json.loads(capsys.readouterr().out)["include"]
     registry = load_registry()
     made = list(plan.artifacts(registry, plan.Choice()))
-    assert len(jobs) == sum(artifact.kind != "conda" for artifact in made)
+    assert len(jobs) == sum(not artifact.is_conda for artifact in made)
     assert len(jobs) <= 256  # GitHub's limit
     covered = []
     for job in jobs:

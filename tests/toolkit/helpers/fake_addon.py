@@ -14,8 +14,8 @@ from toolkit.helpers.fake_torch import MACHINE, FakeTorch, Wheel, shared_library
 # CUDA version and C++ ABI of each release.
 RELEASED = {
     "8.8.0": ("12.4", 0),
-    "8.9.0": ("12.8", 1),
     "8.10.0": ("12.8", 1),
+    "8.9.0": ("12.8", 1),
     "9.1.0": ("13.0", 1),
 }
 
