@@ -245,7 +245,7 @@ def measure(name: str, rows: list[str], *, tiny: bool, iterations: int) -> dict[
         found["limit"] = limit
         found["bound"] = bound(base, limit, rates) if limit else 0.0
         found["same"] = found["losses"] == base["losses"] and all(
-            torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+            torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
             for a, b in zip(weights, base["weights"], strict=True)
         )
         del weights
