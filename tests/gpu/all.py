@@ -1,9 +1,10 @@
 """The GPU tests and measurements in one command, each part in a process of its own with a limit.
 
-    python tests/gpu/all.py --out DIR [--parts PART ...] [--minutes N]
+    python tests/gpu/all.py --out DIR [--parts PART ...] [--minutes N] [--jobs N]
 
 Prints a line when a part ends and a table of them all at the end; what the parts write lies in DIR.
-A part that would not end within the minutes that are left is not begun: give it --parts next time.
+Parts that measure no time run first, some at the same time; the others run alone. A part that would
+not end within the minutes that are left is not begun: give it to --parts next time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -26,30 +28,61 @@ class Part:
     command: tuple[str, ...]  # after the interpreter; {out} is the part's folder
     seconds: int  # it is stopped after these
     gpus: int = 1
+    alone: bool = False  # it measures time
+    compressed: bool = False  # what is paged out
+    under: tuple[str, ...] = ()  # what starts the interpreter
 
 
 PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
+SUITE = (*PYTEST, "tests/suite", "-k")
+HALF = "without_fragments or within_the_limit"
+MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")
 PARTS = {
-    "writer": Part(command=("tests/gpu/writer.py",), seconds=300),
+    "runtime": Part(command=(*PYTEST, "tests/runtime"), seconds=480),
+    "runtime_compressed": Part(command=(*PYTEST, "tests/runtime"), seconds=480, compressed=True),
+    "tests": Part(
+        command=(*PYTEST, "tests/gpu", "--ignore=tests/gpu/test_distributed.py"), seconds=480
+    ),
+    "suite_1": Part(command=(*SUITE, HALF), seconds=480),
+    "suite_2": Part(command=(*SUITE, f"not ({HALF})"), seconds=480),
+    "writer": Part(command=("tests/gpu/writer.py",), seconds=540),
+    "opinfo": Part(
+        command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"), seconds=300
+    ),
+    "opinfo_compressed": Part(
+        command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"),
+        seconds=300,
+        compressed=True,
+    ),
+    "memcheck": Part(command=("tests/gpu/writer.py", "--steps", "60"), seconds=300, under=MEMCHECK),
+    "memcheck_compressed": Part(
+        command=("tests/gpu/writer.py", "--steps", "40"),
+        seconds=300,
+        under=MEMCHECK,
+        compressed=True,
+    ),
+    "soak": Part(
+        command=("tests/gpu/soak.py", "--out", "{out}", "--rows", "constant"), seconds=1500
+    ),
+    "one": Part(command=("tests/gpu/distributed.py", "--processes", "one"), seconds=480),
+    "shared": Part(command=("tests/gpu/distributed.py", "--processes", "shared"), seconds=480),
+    "two": Part(command=("tests/gpu/distributed.py",), seconds=480, gpus=2),
     "acceptance": Part(
         command=("tests/gpu/acceptance.py", "--out", "{out}", "--rows", "memory", "limit12"),
         seconds=120,
+        alone=True,
     ),
-    "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300),
-    "compiled": Part(command=("tests/gpu/compiled.py", "--out", "{out}"), seconds=600),
-    "overhead": Part(command=("tests/gpu/overhead.py", "--out", "{out}"), seconds=180),
-    "examples": Part(command=("tests/gpu/examples.py", "--out", "{out}"), seconds=900),
-    "tests": Part(
-        command=(*PYTEST, "tests/gpu", "--ignore=tests/gpu/test_distributed.py"), seconds=300
+    "overhead": Part(command=("tests/gpu/overhead.py", "--out", "{out}"), seconds=180, alone=True),
+    "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300, alone=True),
+    "planned": Part(
+        command=("tests/gpu/planned.py", "--out", "{out}", "--modes", "planned"),
+        seconds=720,
+        alone=True,
     ),
-    "suite": Part(command=(*PYTEST, "tests/suite"), seconds=480),
-    "runtime": Part(command=(*PYTEST, "tests/runtime"), seconds=480, gpus=2),
-    "distributed": Part(
-        command=("tests/gpu/distributed.py", "--out", "{out}/distributed.json"),
-        seconds=480,
-        gpus=2,
-    ),
+    "compiled": Part(command=("tests/gpu/compiled.py", "--out", "{out}"), seconds=900, alone=True),
+    "examples": Part(command=("tests/gpu/examples.py", "--out", "{out}"), seconds=900, alone=True),
 }
+COMPRESSED = {"PYTORCH_LMS_COMPRESSION": "on", "LMS_TEST_COMPRESSION": "on"}
 
 
 def run(name: str, folder: Path) -> tuple[str, float]:
@@ -58,16 +91,21 @@ def run(name: str, folder: Path) -> tuple[str, float]:
     part = PARTS[name]
     command = [argument.format(out=folder) for argument in part.command]
     environment = {**os.environ, "LMS_TEST_DEVICE": "gpu", "PYTHONUNBUFFERED": "1"}
+    if part.compressed:
+        environment.update(COMPRESSED)
     began = time.monotonic()
     with (folder / "log.txt").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that what it starts ends with it
-        )
+        try:
+            process = subprocess.Popen(
+                [*part.under, sys.executable, *command],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that what it starts ends with it
+            )
+        except FileNotFoundError as error:
+            return f"needs {error.filename}", 0.0
         try:
             code = process.wait(timeout=part.seconds)
             how = "ok" if code == 0 else f"failed ({code})"
@@ -92,23 +130,28 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: what the GPUs allow")
     parser.add_argument("--minutes", type=float, default=60, help="for all parts (default: 60)")
+    parser.add_argument("--jobs", type=int, default=8, help="parts at a time (default: 8)")
     arguments = parser.parse_args()
     code = "import torch; print(torch.cuda.device_count())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     gpus = int(found.stdout.strip() or 0)
     names = arguments.parts or [name for name, part in PARTS.items() if part.gpus <= gpus]
     deadline = time.monotonic() + arguments.minutes * 60
-    rows = []
-    for name in names:
+
+    def row(name: str) -> tuple[str, str, float]:
         folder = arguments.out.resolve() / name
         how, seconds = "no GPU" if not gpus else "needs two GPUs", 0.0
         if PARTS[name].gpus <= gpus:
             how = "not begun: too little time"
             if time.monotonic() + PARTS[name].seconds <= deadline:
                 how, seconds = run(name, folder)
-        rows.append((name, how, seconds))
         last = last_line(folder) if seconds else ""
-        print(f"{name:<14}{how:<28}{seconds:>6.0f} s  {last}", flush=True)
+        print(f"{name:<22}{how:<28}{seconds:>6.0f} s  {last}", flush=True)
+        return name, how, seconds
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows = list(pool.map(row, (name for name in names if not PARTS[name].alone)))
+    rows += [row(name) for name in names if PARTS[name].alone]
     print("\n| part | | seconds |\n|---|---|---|")
     for name, how, seconds in rows:
         print(f"| {name} | {how} | {seconds:.0f} |")
