@@ -1,10 +1,11 @@
-"""Trains models at tight limits, on demand and planned, beside the bound of the link.
+"""Trains models at tight limits, on demand and planned, beside the bound of the link and peers.
 
-    python tests/gpu/planned.py --out DIR [--workloads NAME ...]
+    python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...]
 
 needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
 and leaves planned.json and planned.md in DIR. Each workload is a process of its own. Exits 1 if
-losses differ from those in memory.
+losses with LMS differ from those in memory. Peers train without LMS on a GPU of the limit's size,
+for a few iterations; TRL's offloading needs trl.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, which
@@ -32,9 +33,12 @@ from typing import Any
 
 import machine
 import report
+from peers import PEERS, Peer
 from workloads import GB, WORKLOADS, Workload
 
-MODES = ("on demand", "planned")
+LMS_MODES = ("on demand", "planned")
+MODES = (*LMS_MODES, *PEERS)
+PEER_ITERATIONS = 8
 COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
 COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
 COUNTS += ("compressed_bytes", "compressed_written_bytes")
@@ -43,18 +47,20 @@ COUNTS += ("compressed_bytes", "compressed_written_bytes")
 class Training:
     """The same training from the same start each time."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, peer: Peer | None = None) -> None:
         import torch
 
         torch.manual_seed(0)
+        self.peer = peer or Peer()
         self.model, self.loss = workload.build()
+        self.peer.prepare(self.model)
         self.optimizer = workload.optimizer(self.model.parameters())
 
     def forward(self) -> Any:
         import torch
 
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", dtype=torch.bfloat16), self.peer.around():
             return self.loss()
 
     def step(self) -> Any:
@@ -64,10 +70,12 @@ class Training:
         return loss.detach()
 
 
-def run(workload: Workload, iterations: int, *, lms: bool) -> dict[str, Any]:
+def run(
+    workload: Workload, iterations: int, *, lms: bool, peer: Peer | None = None
+) -> dict[str, Any]:
     import torch
 
-    training = Training(workload)
+    training = Training(workload, peer)
     milliseconds, host, losses, counts, reserved = [], [], [], [], 0
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -96,6 +104,23 @@ def run(workload: Workload, iterations: int, *, lms: bool) -> dict[str, Any]:
     gc.collect()
     torch.cuda.empty_cache()
     return result
+
+
+def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict[str, Any]:
+    """Without LMS, on a GPU of the limit's size. A peer that cannot do it has an error."""
+    import torch
+
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(limit / total)
+    try:
+        return run(workload, iterations, lms=False, peer=PEERS[mode]())
+    except (torch.cuda.OutOfMemoryError, ImportError) as error:
+        why = "out of memory" if isinstance(error, torch.cuda.OutOfMemoryError) else str(error)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {"error": why}
 
 
 def parts(workload: Workload) -> dict[str, float]:
@@ -155,24 +180,35 @@ def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
     found["memory"] = memory
     import torch.cuda.lms
 
-    torch.cuda.set_enabled_lms(True)
     for part in workload.limits:
         limit = int(part * memory["peak_allocated_bytes"])
         excess = memory["peak_allocated_bytes"] - limit
         up, down = found["parts"]["up"], found["parts"]["down"]
         bound = max(up, excess / speed["out"]) + max(down, excess / speed["in"])
-        torch.cuda.set_limit_lms(limit)
         for mode in modes:
-            torch.cuda.lms.set_planning(mode == "planned")
-            result = run(workload, iterations, lms=True)
+            if mode in PEERS:
+                result = run_peer(workload, mode, min(iterations, PEER_ITERATIONS), limit)
+            else:
+                torch.cuda.set_enabled_lms(True)
+                torch.cuda.set_limit_lms(limit)
+                torch.cuda.lms.set_planning(mode == "planned")
+                result = run(workload, iterations, lms=True)
+                torch.cuda.set_enabled_lms(False)
+                torch.cuda.set_limit_lms(0)
             result.update(limit=limit, mode=mode, bound=bound)
             found["rows"].append(result)
-            print(name, limit, mode, *map(int, result["milliseconds"]), file=sys.stderr, flush=True)
+            times = [result["error"]] if "error" in result else map(int, result["milliseconds"])
+            print(name, limit, mode, *times, file=sys.stderr, flush=True)
     return found
 
 
 def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, str]:
     reference = found["memory"]
+    if "error" in row:
+        # The columns are those of the row in memory.
+        limit = f"{row['limit'] / GB:.2f}"
+        known = {"limit GB": limit, "mode": row["mode"], "losses": row["error"]}
+        return {**dict.fromkeys(cells(found, reference, kept), ""), **known}
     time = statistics.median(row["milliseconds"][-kept:])
     count = row["counts"][-1] if row["counts"] else dict.fromkeys(COUNTS, 0)
     bound = row.get("bound", 0) * 1e3
@@ -192,8 +228,12 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         "planned": str(sum(c["planned_iterations"] for c in row["counts"])),
         "departed": str(sum(c["plan_departures"] for c in row["counts"])),
         "fetches ahead": f"{count['prefetch_count']} of {count['page_in_count']}",
-        "losses": "identical" if row["losses"] == reference["losses"] else "DIFFERENT",
+        "losses": losses(row["losses"], reference["losses"]),
     }
+
+
+def losses(found: list[str], expected: list[str]) -> str:
+    return "identical" if found == expected[: len(found)] else "DIFFERENT"
 
 
 def compressed(count: dict[str, int]) -> str:
@@ -235,7 +275,9 @@ def main() -> int:
                 continue
             found = json.loads(result.read_text())
         rows = [cells(found, row, arguments.kept) for row in (found["memory"], *found["rows"])]
-        failed = failed or any(row["losses"] == "DIFFERENT" for row in rows)
+        failed = failed or any(
+            row["losses"] == "DIFFERENT" for row in rows if row["mode"] not in PEERS
+        )
         speed = "; ".join(f"{way} {rate / GB:.1f} GB/s" for way, rate in found["rates"].items())
         passes = "; ".join(f"{part} {1e3 * time:.1f} ms" for part, time in found["parts"].items())
         tables[f"{WORKLOADS[name].title} ({speed}; {passes})"] = rows

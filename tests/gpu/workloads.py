@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 GB = 1e9
@@ -39,12 +40,12 @@ def _images(model: Any, batch: int, size: int) -> tuple[Any, Callable[[], Any]]:
     return model, lambda: functional.cross_entropy(model(images), labels)
 
 
-def resnet50() -> tuple[Any, Callable[[], Any]]:
+def resnet50(batch: int = 512, size: int = 224) -> tuple[Any, Callable[[], Any]]:
     import torch
     import torchvision
 
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
-    return _images(model.train(), 512, 224)
+    return _images(model.train(), batch, size)
 
 
 def vit_l() -> tuple[Any, Callable[[], Any]]:
@@ -136,6 +137,18 @@ def unet3d(size: int = 160) -> tuple[Any, Callable[[], Any]]:
     return model, lambda: model(volume).square().mean()
 
 
+def blocks(model: Any) -> list[Any]:
+    """The modules that the model has several of in a row: what people checkpoint."""
+    from torch import nn
+
+    found = []
+    for child in model.children():
+        parts = list(child.children()) if isinstance(child, (nn.ModuleList, nn.Sequential)) else []
+        alike = len(parts) > 1 and len({type(part) for part in parts}) == 1
+        found += parts if alike and any(parts[0].children()) else blocks(child)
+    return found
+
+
 WORKLOADS = {
     "resnet50": Workload(
         title="ResNet-50, batch 512, 224x224, channels-last, SGD with momentum",
@@ -161,10 +174,34 @@ WORKLOADS = {
         optimizer=_adamw,
         limits=(0.60,),
     ),
+    "images_3x": Workload(
+        title="ResNet-50, batch 64, 912x912, channels-last, SGD with momentum",
+        build=partial(resnet50, 64, 912),
+        optimizer=_sgd,
+        limits=(1 / 3,),
+    ),
+    "images_7x": Workload(
+        title="ResNet-50, batch 64, 1392x1392, channels-last, SGD with momentum",
+        build=partial(resnet50, 64, 1392),
+        optimizer=_sgd,
+        limits=(1 / 7,),
+    ),
     "unet3d": Workload(
         title="3D U-Net, 160^3, instance norm, SGD with momentum",
         build=unet3d,
         optimizer=_sgd,
         limits=(0.70, 0.40),
+    ),
+    "unet3d_192": Workload(
+        title="3D U-Net, 192^3, instance norm, SGD with momentum",
+        build=partial(unet3d, 192),
+        optimizer=_sgd,
+        limits=(0.70, 0.40),
+    ),
+    "unet3d_320": Workload(
+        title="3D U-Net, 320^3, instance norm, SGD with momentum",
+        build=partial(unet3d, 320),
+        optimizer=_sgd,
+        limits=(0.48,),  # 16 GB
     ),
 }
