@@ -20,10 +20,16 @@ void Operation::refuse(c10::DeviceIndex device, size_t bytes) {
 }
 
 void Operation::check() {
-  if (C10_UNLIKELY(!failure.empty())) {
-    const std::string message = std::exchange(failure, {});
+  if (C10_UNLIKELY(!failure.message.empty())) {
+    std::exchange(failure, {}).raise();
+  }
+}
+
+void Operation::Failure::raise() const {
+  if (memory) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, message);
   }
+  TORCH_CHECK(false, message);
 }
 
 // Does what std::uncaught_exceptions() does, which is missing in the libstdc++ of the oldest

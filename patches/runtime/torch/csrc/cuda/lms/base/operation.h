@@ -12,7 +12,16 @@ namespace torch::cuda::lms {
 struct Operation {
   const char* name = nullptr; // null outside of operators
   const char* lasting_name = nullptr; // the same, if it is never freed; else null
-  std::string failure; // why an input could not be paged in; empty if none failed
+
+  // Why an input could not be paged in.
+  struct Failure {
+    std::string message; // empty if none failed
+    bool memory = false; // whether memory was missing
+
+    // Throws c10::OutOfMemoryError if memory was missing, otherwise c10::Error.
+    void raise() const;
+  };
+  Failure failure;
 
   // The last request for memory that failed in this operator.
   struct Refusal {
@@ -33,8 +42,8 @@ struct Operation {
   // Notes that a request of this thread's operator is about to fail because there is no memory.
   void refuse(c10::DeviceIndex device, size_t bytes);
 
-  // Throws c10::OutOfMemoryError if an input could not be paged in. A RecordFunction callback
-  // cannot throw, so the error is thrown at the operator's next allocation.
+  // Throws c10::Error if an input could not be paged in. A RecordFunction callback cannot throw, so
+  // the error is thrown at the operator's next allocation.
   void check();
 
   // How many exceptions are in flight in this thread.

@@ -77,10 +77,14 @@ Frame* node_of(Thread& self) {
   return nullptr;
 }
 
-// Training loops look for this wording, whatever exception it is raised with.
-std::string as_out_of_memory(const std::string& message) {
-  return message.find("out of memory") == std::string::npos ? "CUDA out of memory. " + message
-                                                            : message;
+Operation::Failure failure_of(const c10::Error& error) {
+  std::string message = error.what_without_backtrace();
+  const bool memory = dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+  if (memory && message.find("out of memory") == std::string::npos) {
+    // Training loops look for this wording, whatever exception it is raised with.
+    message = "CUDA out of memory. " + message;
+  }
+  return {std::move(message), memory};
 }
 
 // The inputs of one operator are usually on one device.
@@ -160,7 +164,7 @@ void use(const Inputs& inputs, bool collective) {
         pinned.push_back({block, self.pins.back().stream, input.write, input.kind});
       }
     } catch (const c10::Error& error) {
-      operation.failure = as_out_of_memory(error.what_without_backtrace());
+      operation.failure = failure_of(error);
     }
   }
   for (const Pinned& use : pinned) {
@@ -181,8 +185,8 @@ void use(const Inputs& inputs, bool collective) {
         block.origin.writer = operation.lasting_name;
       }
     } catch (const c10::Error& error) {
-      operation.failure = as_out_of_memory(error.what_without_backtrace());
-      Pager::fail(block, operation.failure);
+      operation.failure = failure_of(error);
+      Pager::fail(block, operation.failure.message);
     }
   }
 }
@@ -403,7 +407,7 @@ void Guard::end() {
     return;
   }
   if (frame.kind != Kind::Transparent) {
-    Operation::current().failure.clear();
+    Operation::current().failure = {};
   }
   if (frame.kind == Kind::Node || frame.kind == Kind::Compiled || !in_node()) {
     release_pins(self, frame.first_pin, frame.hooks);
@@ -452,10 +456,10 @@ void Guard::check_refused() {
 void Guard::begin_region(const char* name, const Inputs& inputs) {
   begin(Kind::Opaque, name, /*lasting=*/true);
   use(inputs, false);
-  const std::string failure = Operation::current().failure;
-  if (!failure.empty()) {
+  const Operation::Failure failure = Operation::current().failure;
+  if (!failure.message.empty()) {
     end();
-    TORCH_CHECK_WITH(OutOfMemoryError, false, failure);
+    failure.raise();
   }
 }
 
