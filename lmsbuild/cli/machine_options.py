@@ -17,17 +17,22 @@ Command = Callable[..., None]
 
 
 def link_options(command: Command) -> Command:
-    """Add --link, --link-out and --link-in; the command gets ``link``, with all three in it."""
+    """Add --link, --link-out, --link-in and --compressed; the command gets ``link`` of them all."""
 
     @functools.wraps(command)
     def with_link(
-        *, link: Link, link_out: int | None, link_in: int | None, **arguments: Any
+        *,
+        link: Link,
+        link_out: int | None,
+        link_in: int | None,
+        compressed: float,
+        **arguments: Any,
     ) -> None:
         title = link.title if link_out is None and link_in is None else "given rates"
         given = Link(
             title=title, out_rate=link_out or link.out_rate, in_rate=link_in or link.in_rate
         )
-        command(link=given, **arguments)
+        command(link=given.compressed(compressed), **arguments)
 
     for option in reversed(
         (
@@ -51,6 +56,14 @@ def link_options(command: Command) -> Command:
                 type=BYTES,
                 metavar="BYTES",
                 help="Bytes per second to the GPU, instead of the link's.",
+            ),
+            click.option(
+                "--compressed",
+                type=click.FloatRange(0, 1, min_open=True),
+                metavar="SHARE",
+                default=1.0,
+                help="What compression leaves of the bytes that are moved, such as 0.6.  [default:"
+                " no compression]",
             ),
         )
     ):

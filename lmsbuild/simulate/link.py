@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmsbuild._compat import tomllib
 from lmsbuild.errors import RegistryError
 from lmsbuild.resources import data_file
+
+_REACHED = 0.9
+"""What the kernels that compress reach of the link's rate, on an H200: kLinkShare in
+move/packing.cpp, from docs/results/2026-11-23-codec.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,11 @@ class Link:
     title: str
     out_rate: float
     in_rate: float
+
+    def compressed(self, share: float) -> Link:
+        """The same link for bytes of which this share is left, above 0 and up to 1."""
+        left = min(1.0, share / _REACHED)
+        return replace(self, out_rate=self.out_rate / left, in_rate=self.in_rate / left)
 
 
 @functools.cache

@@ -47,6 +47,14 @@ def test_what_is_no_link(text: str) -> None:
         LINK.convert(text, None, None)
 
 
+def test_compressed_bytes_cross_faster() -> None:
+    link = links()["nvlink-c2c"]
+    half = link.compressed(0.45)  # the kernels reach 0.9 of the link's rate
+    assert (half.out_rate, half.in_rate) == (2 * link.out_rate, 2 * link.in_rate)
+    assert half.title == link.title
+    assert link.compressed(1) == link.compressed(0.95) == link, "copies are as fast"
+
+
 def test_a_shell_completes_names() -> None:
     context = click.Context(click.Command("simulate"))
     found = LINK.shell_complete(context, click.Option(["--link"]), "pcie")

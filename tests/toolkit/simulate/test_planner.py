@@ -124,6 +124,21 @@ def test_the_command(
     assert told["planned"]["peak_bytes"] <= 0.95 * 80 * MB
 
 
+def test_compression(
+    compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(training(LAYERS).write(tmp_path / "trace.json.gz"))
+    tight = (path, "--gpu-memory", "40M", "--link", "1G", "--json")
+    copied = json.loads(run(monkeypatch, cache, *tight)[0])
+    packed = json.loads(run(monkeypatch, cache, *tight, "--compressed", "0.45")[0])
+    assert packed["link_out"] == 2 * copied["link_out"]
+    for course in ("planned", "on_demand"):
+        assert packed[course]["seconds"] < copied[course]["seconds"]
+    assert packed["bound_seconds"] < copied["bound_seconds"]
+    for share in ("0", "1.5", "half"):
+        assert "'--compressed'" in run(monkeypatch, cache, *tight, "--compressed", share, code=2)[1]
+
+
 def test_several_limits(
     compiled: Planner, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
