@@ -1,9 +1,9 @@
 """The conda packages of torch-lms: the same files for each major version of CUDA.
 
 A package constrains the version and the build of pytorch that it is installed beside, and each
-constraint is a set of versions and one pattern for builds. So "2.10.0 for CUDA 12, or 2.11.0 for
-CUDA 13" takes two packages. Neither depends on pytorch, which can also be PyPI's torch: for that
-one, they have all libraries.
+constraint is a set of versions and one pattern for builds. So "a release for CUDA 12, or a later
+one for CUDA 13" takes two packages. Neither depends on pytorch, which can also be PyPI's torch: for
+that one, they have all libraries.
 
 They work with each version of Python (CEP 20: "noarch: python" for one platform).
 """
