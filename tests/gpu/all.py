@@ -36,37 +36,33 @@ class Part:
 PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
 SUITE = (*PYTEST, "tests/suite", "-k")
 HALF = "without_fragments or within_the_limit"
-MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")
+RUNTIME = Part(command=(*PYTEST, "tests/runtime"), seconds=480)
+OPINFO = Part(command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"), seconds=300)
+MEMCHECK = Part(
+    command=("tests/gpu/writer.py", "--steps", "60"),
+    seconds=300,
+    under=("compute-sanitizer", "--tool", "memcheck"),
+)
+DISTRIBUTED = ("tests/gpu/distributed.py", "--out", "{out}/distributed.json", "--processes")
 PARTS = {
-    "runtime": Part(command=(*PYTEST, "tests/runtime"), seconds=480),
-    "runtime_compressed": Part(command=(*PYTEST, "tests/runtime"), seconds=480, compressed=True),
+    "runtime": RUNTIME,
+    "runtime_compressed": dataclasses.replace(RUNTIME, compressed=True),
     "tests": Part(
         command=(*PYTEST, "tests/gpu", "--ignore=tests/gpu/test_distributed.py"), seconds=480
     ),
     "suite_1": Part(command=(*SUITE, HALF), seconds=480),
     "suite_2": Part(command=(*SUITE, f"not ({HALF})"), seconds=480),
     "writer": Part(command=("tests/gpu/writer.py",), seconds=540),
-    "opinfo": Part(
-        command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"), seconds=300
-    ),
-    "opinfo_compressed": Part(
-        command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"),
-        seconds=300,
-        compressed=True,
-    ),
-    "memcheck": Part(command=("tests/gpu/writer.py", "--steps", "60"), seconds=300, under=MEMCHECK),
-    "memcheck_compressed": Part(
-        command=("tests/gpu/writer.py", "--steps", "40"),
-        seconds=300,
-        under=MEMCHECK,
-        compressed=True,
-    ),
+    "opinfo": OPINFO,
+    "opinfo_compressed": dataclasses.replace(OPINFO, compressed=True),
+    "memcheck": MEMCHECK,
+    "memcheck_compressed": dataclasses.replace(MEMCHECK, compressed=True),
     "soak": Part(
         command=("tests/gpu/soak.py", "--out", "{out}", "--rows", "constant"), seconds=1500
     ),
-    "one": Part(command=("tests/gpu/distributed.py", "--processes", "one"), seconds=480),
-    "shared": Part(command=("tests/gpu/distributed.py", "--processes", "shared"), seconds=480),
-    "two": Part(command=("tests/gpu/distributed.py",), seconds=480, gpus=2),
+    "one": Part(command=(*DISTRIBUTED, "one"), seconds=480),
+    "shared": Part(command=(*DISTRIBUTED, "shared"), seconds=480),
+    "two": Part(command=(*DISTRIBUTED, "two"), seconds=480, gpus=2),
     "acceptance": Part(
         command=("tests/gpu/acceptance.py", "--out", "{out}", "--rows", "memory", "limit12"),
         seconds=120,

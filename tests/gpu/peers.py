@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,48 +10,35 @@ from typing import Any
 from compiled_models import checkpoint
 from workloads import blocks
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Peer:
-    """Once for a model, and around each of its forward passes."""
-
-    prepare: Callable[[Any], None] = lambda model: None
-    around: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+Around = Callable[[], AbstractContextManager[Any]]
+"""Makes what is around each forward pass."""
 
 
-def _checkpoint_blocks(model: Any) -> None:
-    for block in blocks(model):
-        checkpoint(block)
-
-
-def _save_on_cpu() -> AbstractContextManager[Any]:
+def _save_on_cpu(model: Any) -> Around:
     import torch
 
-    return torch.autograd.graph.save_on_cpu(pin_memory=True)
+    return lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)
 
 
-class _Offload:
+def _offload(model: Any) -> Around:
     """TRL's offloading, which overlaps transfers with compute."""
+    from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
-    def __init__(self) -> None:
-        self.context: Any = None
-
-    def prepare(self, model: Any) -> None:
-        from trl.models.activation_offloading import get_act_offloading_ctx_manager
-
-        self.context = get_act_offloading_ctx_manager(model, warn_if_no_head=False)
-
-    def around(self) -> AbstractContextManager[Any]:
-        return self.context
+    context = get_act_offloading_ctx_manager(model, warn_if_no_head=False)
+    return lambda: context
 
 
-def _offload() -> Peer:
-    offload = _Offload()
-    return Peer(prepare=offload.prepare, around=offload.around)
+def _checkpoints(model: Any) -> Around:
+    for block in blocks(model):
+        checkpoint(block)
+    return contextlib.nullcontext
 
 
-PEERS: dict[str, Callable[[], Peer]] = {
-    "save_on_cpu": lambda: Peer(around=_save_on_cpu),
+Peer = Callable[[Any], Around]
+"""Prepares a model."""
+
+PEERS: dict[str, Peer] = {
+    "save_on_cpu": _save_on_cpu,
     "TRL's offloading": _offload,
-    "checkpoints": lambda: Peer(prepare=_checkpoint_blocks),
+    "checkpoints": _checkpoints,
 }

@@ -19,6 +19,7 @@ optimizer, X / in), with X the bytes above the limit, and out and in the rates o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -36,8 +37,7 @@ import report
 from peers import PEERS, Peer
 from workloads import GB, WORKLOADS, Workload
 
-LMS_MODES = ("on demand", "planned")
-MODES = (*LMS_MODES, *PEERS)
+MODES = ("on demand", "planned", *PEERS)
 PEER_ITERATIONS = 8
 COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
 COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
@@ -51,16 +51,15 @@ class Training:
         import torch
 
         torch.manual_seed(0)
-        self.peer = peer or Peer()
         self.model, self.loss = workload.build()
-        self.peer.prepare(self.model)
+        self.around = peer(self.model) if peer else contextlib.nullcontext
         self.optimizer = workload.optimizer(self.model.parameters())
 
     def forward(self) -> Any:
         import torch
 
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16), self.peer.around():
+        with torch.autocast("cuda", dtype=torch.bfloat16), self.around():
             return self.loss()
 
     def step(self) -> Any:
@@ -113,7 +112,7 @@ def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
-        return run(workload, iterations, lms=False, peer=PEERS[mode]())
+        return run(workload, iterations, lms=False, peer=PEERS[mode])
     except (torch.cuda.OutOfMemoryError, ImportError) as error:
         why = "out of memory" if isinstance(error, torch.cuda.OutOfMemoryError) else str(error)
     finally:
