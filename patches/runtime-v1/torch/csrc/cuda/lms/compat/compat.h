@@ -53,6 +53,7 @@ struct DeviceStats : native::DeviceStats {
 
 struct SegmentInfo : native::SegmentInfo {
   MempoolId owner_private_pool_id{0, 0}; // there are no pools
+  bool is_expandable = false;
 };
 
 struct SnapshotInfo {

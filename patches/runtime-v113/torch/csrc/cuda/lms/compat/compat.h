@@ -36,6 +36,7 @@ struct SegmentInfo : native::SegmentInfo {
   // Any number other than 0 for a segment of a graph. The native allocator does not report which
   // graph it is.
   MempoolId owner_private_pool_id{0, 0};
+  bool is_expandable = false;
 };
 
 struct SnapshotInfo {

@@ -2,6 +2,11 @@
 
 #include <torch/csrc/cuda/lms/block/block.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <vector>
+
 namespace torch::cuda::lms {
 
 // Chooses the block to page out next. Among the least recently used idle blocks it takes the one
@@ -82,6 +87,17 @@ class Policy {
     return best;
   }
 
+  // The idle blocks, in the order in which they should leave.
+  std::vector<Block*> candidates() const {
+    std::vector<Block*> blocks(idle_.begin(), idle_.end());
+    if (now_ > 0) {
+      std::stable_sort(blocks.begin(), blocks.end(), [this](const Block* a, const Block* b) {
+        return expected(*a) > expected(*b);
+      });
+    }
+    return blocks;
+  }
+
   void remove(Block& block) {
     if (block.idle) {
       spare_.splice(spare_.begin(), idle_, block.place);
@@ -91,12 +107,17 @@ class Policy {
   }
 
  private:
+  // The block's next use.
+  uint64_t expected(const Block& block) const {
+    return block.next_use > now_ ? block.next_use : UINT64_MAX;
+  }
+
   // The idle block of at least this number of bytes that is used last.
   Block* furthest(size_t bytes) const {
     Block* best = nullptr;
     uint64_t best_use = 0;
     for (Block* const block : idle_) {
-      const uint64_t use = block->next_use > now_ ? block->next_use : UINT64_MAX;
+      const uint64_t use = expected(*block);
       if (block->size >= bytes && use > best_use) {
         best = block;
         best_use = use;

@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/base/log.h>
 #include <torch/csrc/cuda/lms/base/operation.h>
 #include <torch/csrc/cuda/lms/room/neighbours.h>
+#include <torch/csrc/cuda/lms/room/pages.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -383,7 +384,7 @@ bool Room::free_some(Request& request) {
   if (!attention_.settled()) {
     effort = std::max(effort, Effort::Cache); // nothing may be paged out
   }
-  if (effort == Effort::OneBlock) {
+  if (effort == Effort::Pages) {
     limit_.look();
     if (allocated_bytes() + rounded(bytes) <= limit_.bytes()) {
       limit_.failed();
@@ -393,6 +394,12 @@ bool Room::free_some(Request& request) {
     const Effort now = effort;
     effort = static_cast<Effort>(static_cast<int>(effort) + (now != Effort::None));
     switch (now) {
+      case Effort::Pages: // the pages that are missing, with expandable segments
+        if (reclaim_pages(rounded(bytes))) {
+          source = Source::ReclaimFragments;
+          return true;
+        }
+        break;
       case Effort::OneBlock: // a single block that is large enough
         while (Block* const victim =
                    attention_.settled() ? policy_.fitting(rounded(bytes)) : nullptr) {
@@ -464,25 +471,17 @@ bool Room::give_way(size_t bytes) {
   return true;
 }
 
-bool Room::reclaim_neighbours(size_t bytes) {
+// Pages out the blocks that choose(segments) returns. Returns false if it moved none.
+template <class F>
+bool Room::reclaim_chosen(F choose) {
   for (;;) {
     const auto snapshot = native_.snapshot();
     if (!attention_.settled()) {
       return false;
     }
-    std::unordered_map<size_t, Block*> idle; // by address
-    registry_.each([&](Block& block) {
-      // The native allocator does not reuse memory at once if record_stream() was called for it.
-      const bool shared = std::any_of(
-          block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
-      if (block.idle && !shared) {
-        idle.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
-      }
-    });
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
     bool moved = false;
     bool again = false;
-    for (Block* const block : neighbours(snapshot.segments, device_, stream, bytes, idle)) {
+    for (Block* const block : choose(snapshot.segments)) {
       const Mover::Outcome outcome = page_out(*block);
       moved = moved || outcome == Mover::Outcome::Moved;
       again = outcome == Mover::Outcome::Busy || outcome == Mover::Outcome::Unfinished;
@@ -494,6 +493,39 @@ bool Room::reclaim_neighbours(size_t bytes) {
       return moved;
     }
   }
+}
+
+// The native allocator does not reuse memory at once if record_stream() was called for it.
+static bool recorded(const Block& block) {
+  return std::any_of(
+      block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
+}
+
+bool Room::reclaim_pages(size_t bytes) {
+  const size_t cap = limit_.cap().bytes();
+  const size_t left = std::min(limit_.free(), cap - std::min(cap, reserved_bytes()));
+  const size_t needed = in_pages(bytes); // of which `left` may still be mapped
+  const size_t missing = needed - std::min(needed, left);
+  return reclaim_chosen([this, missing](const auto& segments) {
+    std::vector<Block*> idle = policy_.candidates();
+    idle.erase(
+        std::remove_if(idle.begin(), idle.end(), [](Block* block) { return recorded(*block); }),
+        idle.end());
+    return pages(segments, device_, missing, idle);
+  });
+}
+
+bool Room::reclaim_neighbours(size_t bytes) {
+  return reclaim_chosen([this, bytes](const auto& segments) {
+    std::unordered_map<size_t, Block*> idle; // by address
+    registry_.each([&](Block& block) {
+      if (block.idle && !recorded(block)) {
+        idle.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
+      }
+    });
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
+    return neighbours(segments, device_, stream, bytes, idle);
+  });
 }
 
 void Room::retry(const c10::OutOfMemoryError& error, Request& request) {

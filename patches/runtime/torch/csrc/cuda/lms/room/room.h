@@ -103,13 +103,13 @@ class Room {
   std::string account(size_t bytes, const char* op) const;
 
  private:
-  enum class Effort { OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, Limit, None };
+  enum class Effort { Pages, OneBlock, Neighbours, Bytes, Everything, Limbo, Cache, Limit, None };
 
   // A request to the native allocator, which may be retried several times.
   struct Request {
     const size_t bytes;
     Source source = Source::FreeList;
-    Effort effort = Effort::OneBlock; // what to try next
+    Effort effort = Effort::Pages; // what to try next
     uint64_t cap = 0; // Cap::changes() before the native allocator was last called
     // Retries left while a limit is set, although the limit does not stop the request.
     int again = 4;
@@ -124,6 +124,9 @@ class Room {
   bool has_room(size_t bytes);
   Mover::Outcome page_out(Block& block);
   bool free_some(Request& request);
+  template <class F>
+  bool reclaim_chosen(F choose);
+  bool reclaim_pages(size_t bytes);
   bool reclaim_neighbours(size_t bytes);
   void empty_cache();
   bool give_way(size_t bytes);
