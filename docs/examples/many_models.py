@@ -106,7 +106,7 @@ def train(args: argparse.Namespace) -> dict[str, object]:
     elif args.limit:
         # As if the GPU were smaller.
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1, args.limit * GIB / total))
+        torch.cuda.set_per_process_memory_fraction(min(1.0, args.limit * GIB / total))
     if gpus > 1:
         dist.init_process_group(args.dist_backend)
 

@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif args.limit:
         # As if the GPU were smaller.
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1, args.limit * GIB / total))
+        torch.cuda.set_per_process_memory_fraction(min(1.0, args.limit * GIB / total))
     try:
         train(args)
     except torch.cuda.OutOfMemoryError as error:
