@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,40 @@ def device_packages(
     return [
         assemble(out, folder.name, versions[folder.name], folder)
         for folder in sorted(work.iterdir())
+    ]
+
+
+def condas_pytorch(
+    out: Path, work: Path, wheel: Path, depends: Sequence[str], cuda: str
+) -> list[Path]:
+    """The official torch in two packages, with conda-forge's names, builds and layout.
+
+    libtorch has the libraries. pytorch has the rest, links to the libraries, and a version without
+    a local part.
+    """
+    _, version, _, _ = parse_wheel_filename(wheel.name)
+    libtorch, pytorch = work / "libtorch", work / "pytorch"
+    site = pytorch / site_packages(PYTHON)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (libtorch / "lib").mkdir(parents=True)
+    for library in (site / "torch" / "lib").glob("*.so*"):
+        owner = pytorch if library.name.startswith("libtorch_python.") else libtorch
+        library.rename(owner / "lib" / library.name)
+        library.symlink_to(f"../../../../{library.name}")
+    file = site / "torch" / "version.py"
+    text = file.read_text()
+    assert f"'{version}+cu" in text
+    file.write_text(re.sub(rf"'{re.escape(str(version))}\+cu\d+'", f"'{version}'", text))
+    build = f"cuda{cuda.replace('.', '')}_generic"
+    builds = {"libtorch": f"{build}_h0a1b2c3_200", "pytorch": f"{build}_py{CP[2:]}_h0a1b2c3_200"}
+    needs = {
+        "libtorch": list(depends),
+        "pytorch": [*depends, f"libtorch {version} {builds['libtorch']}", "__cuda"],
+    }
+    return [
+        assemble(out, name, str(version), work / name, depends=needs[name], build=builds[name])
+        for name in builds
     ]
 
 

@@ -1,15 +1,15 @@
-"""A conda package of torch-lms beside the official torch, and beside its libraries as conda-forge
-lays them out."""
+"""A conda package of torch-lms beside the official torch, and beside packages of it that are named
+and laid out as conda-forge's."""
 
 from __future__ import annotations
 
 import dataclasses
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import companions
@@ -17,6 +17,7 @@ import pytest
 from conftest import ROOT, User, depends_of
 from test_install import SWAP, succeeded
 
+from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.stage import site_packages
 from lmsbuild.registry import load_registry
 from lmsbuild.tools.cache import default_cache
@@ -28,41 +29,55 @@ WHERE = "import torch\nprint(torch.__file__, torch.cuda.lms._path())"
 
 
 @pytest.fixture(scope="module")
-def beside(installed: User) -> User:
-    """An environment with torch-lms from a channel, and torch from pip."""
-    user = dataclasses.replace(installed, name="addon")
-    tag = load_registry().default
-    out = user.folder / "addon"
+def packed(installed: User) -> User:
+    """Somebody with a channel of torch-lms."""
+    tag, out = load_registry().default, installed.folder / "addon"
     for line in (
         f"addon --tag {tag.name} --out {out}",
         f"conda --wheel {out}/torch_lms-*.whl --out {out}",
         f"channel add {out}/channel {out}/linux-64/torch-lms-*.conda",
     ):
-        succeeded(user.run(f"python -m lmsbuild {line}", ROOT))
-    rest = [spec for spec in depends_of(user) if not spec.startswith("__")]
-    line = "conda create -n addon -c ./addon/channel -c conda-forge torch-lms "
-    succeeded(user.run(line + shlex.join(rest), user.folder))
+        succeeded(installed.run(f"python -m lmsbuild {line}", ROOT))
+    return installed
+
+
+@pytest.fixture(scope="module")
+def official(installed: User) -> Iterator[Path]:
+    """The official wheel."""
     with in_use(default_cache()):
         target = Target(python=companions.PYTHON, architecture=platform.machine())
-        wheel = fetch_wheel(f"torch=={tag.version}", target, default_cache()).path
-        pip = [sys.executable, "-m", "pip", "--python", user.prefix / "bin" / "python"]
-        options = ["--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", *options, wheel], check=True)
+        yield fetch_wheel(f"torch=={load_registry().default.version}", target, default_cache()).path
+
+
+def needs(user: User) -> list[str]:
+    """What PyTorch depends on, besides the machine."""
+    return [spec for spec in depends_of(user) if not spec.startswith("__")]
+
+
+@pytest.fixture(scope="module")
+def beside(packed: User, official: Path) -> User:
+    """An environment with torch-lms from the channel, and torch from pip."""
+    user = dataclasses.replace(packed, name="addon")
+    line = "conda create -n addon -c ./addon/channel -c conda-forge torch-lms "
+    succeeded(user.run(line + shlex.join(needs(user)), user.folder))
+    pip = [sys.executable, "-m", "pip", "--python", user.prefix / "bin" / "python"]
+    options = ["--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", *options, official], check=True)
     return user
 
 
-@contextmanager
-def condas_layout(prefix: Path) -> Iterator[None]:
-    """PyTorch's libraries in the environment's lib, and links to them in torch/lib."""
-    folder = prefix / site_packages(companions.PYTHON) / "torch" / "lib"
-    moved = [path for path in folder.iterdir() if ".so" in path.name]
-    for path in moved:
-        path.symlink_to(path.rename(prefix / "lib" / path.name))
-    try:
-        yield
-    finally:
-        for path in moved:
-            (prefix / "lib" / path.name).replace(path)
+@pytest.fixture(scope="module")
+def forged(packed: User, official: Path) -> User:
+    """An environment with torch-lms from the channel, and pytorch as conda-forge packs it."""
+    user = dataclasses.replace(packed, name="forged")
+    work = user.folder / "forge"
+    cuda = load_registry().default.cuda
+    made = companions.condas_pytorch(work / "out", work / "stage", official, needs(user), cuda)
+    Channel(user.folder / "forge-channel").add(made, lambda _: None)
+    shutil.rmtree(work)
+    channels = "-c ./addon/channel -c ./forge-channel -c conda-forge"
+    succeeded(user.run(f"conda create -n forged {channels} pytorch torch-lms", user.folder))
+    return user
 
 
 def check(user: User) -> None:
@@ -78,6 +93,9 @@ def test_it_pages_out_with_pypis_torch(beside: User) -> None:
     check(beside)
 
 
-def test_it_pages_out_where_torchs_libraries_are_in_the_environments_lib(beside: User) -> None:
-    with condas_layout(beside.prefix):
-        check(beside)
+def test_it_pages_out_with_condas_pytorch(forged: User) -> None:
+    libraries = forged.prefix / site_packages(companions.PYTHON) / "torch" / "lib"
+    assert (libraries / "libc10.so").resolve() == (forged.prefix / "lib" / "libc10.so").resolve()
+    version = succeeded(forged.python("import torch\nprint(torch.__version__)"))
+    assert version.strip() == load_registry().default.version
+    check(forged)
