@@ -7,9 +7,9 @@
     python ci/torch_tests.py --matrix TABLE.md     # every tag; the table says what came out
     python ci/torch_tests.py --programs N          # N random programs on each, and the threads
 
-The default tag gets every test, and a part of them with sanitizers. The others get the runtime's
-tests and a part of the out-of-memory suite, which is where their differences are. On the newest
-tag, the runtime's tests run with compression.
+The default tag gets every test, a part of them with sanitizers, and the commands of the
+documentation. The others get the runtime's tests and a part of the out-of-memory suite, which is
+where their differences are. On the newest tag, the runtime's tests run with compression.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ QUIET = ("-q", "-ra")
 RUNTIME, SUITE = ("runtime", *QUIET), ("suite", *QUIET)
 EVERYTHING = (("simcuda", *QUIET), RUNTIME, (*SUITE, "--durations=5"))
 EXAMPLES = ("examples", *QUIET, "--durations=5")
+COMMANDS = ("commands", *QUIET, "--durations=5")
+# They are of lmsbuild, as `pip install '.[conda,plot]'` installs it.
+TOOLKIT = f"lmsbuild[conda,plot] @ {ROOT.as_uri()}"
 # What docs/examples and its tests import, beside the companions.
 EXAMPLE_PACKAGES = (
     "ipykernel",
@@ -161,7 +164,9 @@ def runs(tag: Tag, registry: Registry, options: argparse.Namespace) -> tuple[tup
         return LARGER_PART
     if not options.tags and tag != registry.default:
         return PART
-    return (*EVERYTHING, EXAMPLES) if Version(tag.version).major >= 2 else EVERYTHING
+    if Version(tag.version).major < 2:
+        return EVERYTHING
+    return (*EVERYTHING, EXAMPLES, *((COMMANDS,) if tag == registry.default else ()))
 
 
 def packages(tag: Tag) -> tuple[str, ...]:
@@ -215,6 +220,7 @@ def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
     (wheel,) = folder.glob("*.whl")
     needed = packages(tag)
     needed += (triton(wheel) if everything else ()) + (EXAMPLE_PACKAGES if examples else ())
+    needed += (TOOLKIT,) if COMMANDS in suites else ()
 
     def prepare(python: Path) -> None:
         if examples:

@@ -196,6 +196,15 @@ def test_examples_run_on_2_x_with_its_torchvision(
     assert torch_tests.companions(tag) == (*torch_tests.COMPANIONS, "torchvision==0.26.*")
 
 
+def test_commands_run_on_the_default_tag(
+    tested: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(upstream_url="", tags=(SEEN, make_tag("v2.11.0", gpu="X1")))
+    monkeypatch.setattr(torch_tests, "load_registry", lambda: registry)
+    assert torch_tests.main(["--default"]) == 0
+    assert [runs for _, runs in tested] == [["simcuda", "runtime", "suite", "examples", "commands"]]
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_companions_come_without_their_requirements(
     code: int, monkeypatch: pytest.MonkeyPatch
