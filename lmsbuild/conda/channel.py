@@ -82,7 +82,8 @@ class Channel:
         Packages that the channel already has are reported with ``say`` and skipped.
 
         Raises:
-            ChannelError: a file is not a conda package, or its name does not match its content.
+            ChannelError: a file is not a conda package, its name does not match its content, or
+                its files are not those that it describes. Nothing is added.
             ChangedPackageError: the channel has another package of this name. Nothing is added.
             BusyError: another lmsbuild is using the channel.
             PackagerError: as index().
@@ -91,6 +92,8 @@ class Channel:
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
             new = {path: to for path, to in targets.items() if not self._has(path, to, say)}
+            for source in new:
+                package_file.check_files(source)
             for source, target in new.items():
                 _copy(source, target)
             self._index()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import io
 import json
 import stat
@@ -20,8 +21,11 @@ from lmsbuild.tools.zipcopy import ArchiveWriter
 ENDING = ".conda"
 LINK = "info/link.json"
 _INDEX = "info/index.json"
+_PATHS = "info/paths.json"
 _LEVEL = 19  # of the metadata's compression, some kilobytes
 _MOST_METADATA = 64 << 20  # bytes unpacked; PyTorch's list of files has 3 MB
+_CHUNK = 1 << 20  # bytes per read while hashing
+_UNREADABLE = (zipfile.BadZipFile, tarfile.TarError, KeyError, TypeError, ValueError, EOFError)
 _MODE = stat.S_IFREG | 0o644
 _ORDER = {"meta": 0, "pkg-": 1, "info": 2}  # the format's own: readers fetch the end first
 _ABOUT = ("home", "license", "summary")
@@ -49,6 +53,56 @@ def read_index(package: Path) -> dict[str, Any]:
     if not isinstance(index, dict):
         raise ChannelError(f"{package.name}: {_INDEX} is not a JSON object; build it again")
     return index
+
+
+def check_files(package: Path) -> None:
+    """Compare the files of a .conda file with info/paths.json, by size and SHA-256.
+
+    Raises:
+        ChannelError: a file is missing, unknown or another one, or the package cannot be read.
+        PackagerError: zstandard is not installed.
+    """
+    zstandard = extra.require("zstandard")
+    try:
+        with zipfile.ZipFile(package) as archive:
+            _, text = _info(archive)
+            with tarfile.open(fileobj=io.BytesIO(text)) as tar:
+                listed = tar.extractfile(_PATHS)
+                rows = json.load(listed)["paths"] if listed else []
+            expected = {row["_path"]: row for row in rows}
+            (packed,) = (i for i in archive.infolist() if i.filename.startswith("pkg-"))
+            with (
+                archive.open(packed) as raw,
+                zstandard.ZstdDecompressor().stream_reader(raw) as plain,
+                tarfile.open(fileobj=plain, mode="r|") as files,
+            ):
+                for member in files:
+                    if member.isdir():
+                        continue
+                    row = expected.pop(member.name, None)
+                    stream = files.extractfile(member) if member.isreg() else None
+                    if row is None or (stream and not _is_as_listed(member, stream, row)):
+                        raise ChannelError(
+                            f"{package.name}: {member.name} is not the file that {_PATHS} "
+                            "describes; build or fetch the package again"
+                        )
+    except (*_UNREADABLE, zstandard.ZstdError) as error:
+        raise ChannelError(
+            f"{package.name} is not a readable {ENDING} file ({error}); build or fetch it again"
+        ) from error
+    if expected:
+        raise ChannelError(
+            f"{package.name} lacks {min(expected)}, which {_PATHS} lists; build or fetch the "
+            "package again"
+        )
+
+
+def _is_as_listed(member: tarfile.TarInfo, stream: IO[bytes], row: Mapping[str, Any]) -> bool:
+    digest = hashlib.sha256()
+    while chunk := stream.read(_CHUNK):
+        digest.update(chunk)
+    found = (member.size, digest.hexdigest())
+    return found == (row.get("size_in_bytes", found[0]), row.get("sha256", found[1]))
 
 
 def edit_index(

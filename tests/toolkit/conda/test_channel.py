@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
@@ -184,6 +189,52 @@ def test_a_cut_off_package_is_refused(package: Path, tmp_path: Path) -> None:
     package.write_bytes(package.read_bytes()[:-40])
     with pytest.raises(ChannelError, match="not a readable"):
         Channel(tmp_path / "channel").add([package], unheard)
+
+
+def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], level: int = 1) -> None:
+    """Change the files of a package, and nothing that describes them."""
+    with zipfile.ZipFile(package) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (name,) = (name for name in members if name.startswith("pkg-"))
+    with tarfile.open(
+        fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(members[name]))
+    ) as tar:
+        files = {m.name: tar.extractfile(m).read() for m in tar if m.isreg()}  # type: ignore[union-attr]
+    edit(files)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path, data in files.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    members[name] = zstandard.ZstdCompressor(level=level).compress(buffer.getvalue())
+    with zipfile.ZipFile(package, "w") as archive:
+        for member_name, data in members.items():
+            archive.writestr(member_name, data)
+
+
+def flip(files: dict[str, bytes]) -> None:
+    path = min(files)
+    files[path] = bytes([*files[path][:-1], files[path][-1] ^ 1]) if files[path] else b"1"
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (flip, "is not the file that info/paths.json describes"),
+        (lambda files: files.update(more=b""), "more is not the file that"),
+        (lambda files: files.clear(), "lacks .*, which info/paths.json lists"),
+    ],
+)
+def test_a_package_with_other_files_than_it_lists_is_refused(
+    package: Path, tmp_path: Path, edit: Callable[[dict[str, bytes]], None], words: str
+) -> None:
+    with_files(package, lambda files: None)
+    Channel(tmp_path / "same").add([package], unheard)
+    with_files(package, edit)
+    with pytest.raises(ChannelError, match=words):
+        Channel(tmp_path / "channel").add([package], unheard)
+    assert not list((tmp_path / "channel").rglob("*.conda"))
 
 
 def test_a_package_under_another_name_is_refused(package: Path, tmp_path: Path) -> None:
