@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -129,13 +130,38 @@ class Host:
 class Packed:
     """Attributes: the parts of the buffer; bytes of the block; what the kernel says it wrote."""
 
+    kind: Kind
     parts: list[np.ndarray]
     size: int
     written: int  # bytes
     raw: int  # chunks
+    end: int  # bytes of the buffer that are needed
 
     def buffer(self) -> np.ndarray:
         return np.concatenate(self.parts)
+
+    def kept(self) -> list[np.ndarray]:
+        """The parts after the host has cut the buffer off behind the last chunk."""
+        parts, left = [], -(-self.end // ALIGN) * ALIGN
+        for part in self.parts:
+            if left > 0:
+                parts.append(part[:left].copy() if left < part.size else part)
+            left -= part.size
+        return parts
+
+    def chunks(self) -> list[tuple[int, bytes]]:
+        """How each chunk is packed, and its lines. Their order in the buffer does not matter."""
+        buffer = self.buffer()
+        heads = [LINE + i // GROUP * LINE + i % GROUP * 8 for i in range(-(-self.size // CHUNK))]
+        places = [int(buffer[head : head + 4].view(np.uint32)[0]) * 16 for head in heads]
+        ends = dict(pairwise([*sorted({*places}), self.end]))
+        found = []
+        for head, place in zip(heads, places, strict=True):
+            how = int(buffer[head + 4 : head + 8].view(np.uint32)[0])
+            # What is empty may have the place of the next chunk.
+            empty = how & 0xFFFF == 0 and self.kind in (*FLOATS, Kind.BYTE)
+            found.append((how, b"" if empty else buffer[place : ends[place]].tobytes()))
+        return found
 
 
 def aligned(size: int) -> np.ndarray:
@@ -189,34 +215,34 @@ class Codec:
         memory = [aligned(each + 64) for _ in range(parts)]
         counts = (ctypes.c_uint64 * 2)()
         library = self._kernels[kind]
-        clean = library.lms_pack_of_this(
-            source.ctypes.data, size, _call(memory, each, blocks, counts)
-        )
+        buffer = [part[:each] for part in memory]
+        clean = library.lms_pack_of_this(source.ctypes.data, size, _call(buffer, blocks, counts))
         assert clean, "the tally is not zero"
         assert all((part[each:] == FILL).all() for part in memory), "written behind a part"
         assert np.array_equal(source, data.view(np.uint8)), "the source has changed"
-        packed = Packed([part[:each] for part in memory], size, 0, 0)
-        buffer = packed.buffer()
-        packed.written, packed.raw = (int(v) for v in buffer[:16].view(np.uint64))
-        assert counts[1] == packed.written + 16, "the summary counts something else"
+        packed = Packed(kind, buffer, size, 0, 0, 0)
+        whole = packed.buffer()
+        packed.written, packed.raw, packed.end = (int(v) for v in whole[:24].view(np.uint64))
+        assert counts[1] == packed.written + 24, "the summary counts something else"
+        assert (whole[packed.end :] == FILL).all(), "written behind the end"
         return packed
 
     def unpack(self, kind: Kind, packed: Packed, blocks: int = 2) -> np.ndarray:
-        """The bytes. Asserts that nothing is written behind them."""
+        """The bytes, from what is kept of the buffer. Asserts that nothing is written behind."""
         target = aligned(packed.size + 64)
         counts = (ctypes.c_uint64 * 2)()
-        each = packed.parts[0].size
+        kept = packed.kept()
         self._kernels[kind].lms_unpack_of_this(
-            target.ctypes.data, packed.size, _call(packed.parts, each, blocks, counts)
+            target.ctypes.data, packed.size, _call(kept, blocks, counts)
         )
         assert (target[packed.size :] == FILL).all(), "written behind the block"
         assert counts[0] <= packed.written, "more is read than was written"
         return target[: packed.size]
 
 
-def _call(parts: Sequence[np.ndarray], each: int, blocks: int, counts: object) -> _Call:
+def _call(parts: Sequence[np.ndarray], blocks: int, counts: object) -> _Call:
     addresses = (ctypes.c_void_p * len(parts))(*[part.ctypes.data for part in parts])
-    sizes = (ctypes.c_uint64 * len(parts))(*[each] * len(parts))
+    sizes = (ctypes.c_uint64 * len(parts))(*[part.size for part in parts])
     return _Call(addresses, sizes, len(parts), blocks, ctypes.cast(counts, _U64S))
 
 

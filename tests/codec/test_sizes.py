@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packing import BYTES_OF, CHUNK, FLOATS, GROUP, KINDS, LINE, Codec, Kind
+from packing import BYTES_OF, CHUNK, FILL, FLOATS, GROUP, KINDS, LINE, Codec, Kind
 from patterns import normal, relu, words
 
 COUNT = 1 << 18
@@ -93,11 +93,34 @@ def test_each_chunk_decides(codec: Codec) -> None:
 
 
 def test_only_what_is_used_is_written(codec: Codec) -> None:
-    """Whole vectors of 16 bytes from the start of each slot."""
+    """Whole vectors of 16 bytes from the start of each chunk's place."""
     packed = codec.pack(Kind.BFLOAT16, relu(Kind.BFLOAT16, 100 * CHUNK // 2))
-    slots = packed.buffer()[codec.host.slots(packed.size) :][: packed.size].reshape(100, CHUNK)
-    used = [CHUNK - int(np.argmax(slot[::-1] != 0xA5)) for slot in slots]
+    used = [len(lines.rstrip(bytes([FILL]))) for _, lines in packed.chunks()]
     assert packed.written == sum(-(-size // 16) * 16 for size in used) + 8 * 100
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 40])
+def test_chunks_are_next_to_each_other(codec: Codec, blocks: int) -> None:
+    """A chunk takes whole lines, and no more."""
+    data = relu(Kind.BFLOAT16, 100 * CHUNK // 2)
+    packed = codec.pack(Kind.BFLOAT16, data, blocks=blocks)
+    taken = [len(lines) for _, lines in packed.chunks()]
+    used = [len(lines.rstrip(bytes([FILL]))) for _, lines in packed.chunks()]
+    assert taken == [-(-size // LINE) * LINE for size in used]
+    assert packed.end == codec.host.slots(packed.size) + sum(taken)
+    assert packed.end < 0.5 * packed.size
+
+
+def test_zeros_need_no_room(codec: Codec) -> None:
+    packed = codec.pack(Kind.FLOAT32, np.zeros(100 * CHUNK, np.uint8))
+    assert packed.end == codec.host.slots(packed.size)
+
+
+def test_any_bits_fit(codec: Codec) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 100 * CHUNK + 1, np.uint8)
+    packed = codec.pack(Kind.FLOAT32, data)
+    assert packed.end <= codec.host.buffer_bytes(packed.size)
+    assert packed.end == codec.host.slots(packed.size) + 100 * CHUNK + LINE
 
 
 def test_the_layout(codec: Codec) -> None:

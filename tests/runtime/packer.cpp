@@ -138,4 +138,10 @@ uint64_t packer_written(char* part) {
   return Packer::written(host);
 }
 
+size_t packer_end(char* part) {
+  HostBuffer host;
+  host.add(part, sizeof(codec::Summary));
+  return Packer::end(host);
+}
+
 } // extern "C"

@@ -51,6 +51,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ),
         ("unpack", number, pointer, number, pointer, size, *parts, ctypes.c_uint, pointer),
         ("written", ctypes.c_uint64, pointer),
+        ("end", size, pointer),
     ):
         function = getattr(loaded, f"packer_{name}")
         function.restype, function.argtypes = result, parameters
@@ -128,6 +129,10 @@ class Packer:
     def written(self, parts: Sequence[tuple[int, int]]) -> int:
         """Bytes that pack() wrote to the buffer. Wait for it first."""
         return int(self._library.packer_written(parts[0][0]))
+
+    def end(self, parts: Sequence[tuple[int, int]]) -> int:
+        """Bytes of the buffer that have to be kept. Wait for what packs into it first."""
+        return int(self._library.packer_end(parts[0][0]))
 
     def _run(self, name, kind, data, size, parts, blocks, stream) -> None:
         handle = stream.cuda_stream if stream else 0

@@ -170,12 +170,15 @@ LMS_INLINE Head plan_integers(Scratch& scratch, Field* base) {
   return head;
 }
 
-// A chunk in `scratch.data` to `scratch.packed`, unless the head says that it is raw.
-LMS_INLINE Head pack_chunk(Scratch& scratch) {
-  Field base = 0;
-  const Head head = Format::kFloat ? plan_floats(scratch) : plan_integers(scratch, &base);
+// How to pack the chunk in `scratch.data`. `base` is that of integers.
+LMS_INLINE Head plan_chunk(Scratch& scratch, Field* base) {
+  return Format::kFloat ? plan_floats(scratch) : plan_integers(scratch, base);
+}
+
+// A chunk in `scratch.data` to `scratch.packed`, as planned, unless the head says that it is raw.
+LMS_INLINE void pack_chunk(Scratch& scratch, const Head& head, Field base) {
   if (head.width == kRaw) {
-    return head;
+    return;
   }
   const Body body = body_of(head);
   each_lane([&](u32 lane) {
@@ -198,7 +201,6 @@ LMS_INLINE Head pack_chunk(Scratch& scratch) {
     });
   }
   write_fields(scratch, body, base);
-  return head;
 }
 
 // The reverse, if the chunk is packed.

@@ -8,10 +8,12 @@ namespace {
 
 // One warp packs one chunk at a time. The format of a packed chunk is described in layout.h.
 //
-// The link decides how fast this is, so the kernels keep three things:
+// The link decides how fast this is, so the kernels keep four things:
 // - A store to host memory is 16 bytes per lane, and 512 bytes of consecutive addresses per warp
-//   except at the end of a chunk. Slots begin at lines of 128 bytes. So nearly all of PCIe's
+//   except at the end of a chunk. Chunks begin at lines of 128 bytes. So nearly all of PCIe's
 //   packets are full. A group's heads are one line, which is written and read at once.
+// - A chunk takes its lines from a counter in device memory as soon as its size is known. The
+//   answer takes a while, and the chunk is packed meanwhile.
 // - Only the vectors of 16 bytes that a chunk uses are written and read.
 // - A read of host memory takes 1 to 2 us, and how many bytes to read is known from the head alone.
 //   So the heads of a warp's next group are read while it unpacks a group, and a chunk is read
@@ -42,17 +44,53 @@ static_assert(sizeof(Parts) == 136, "as in kernels.h");
 struct Tally {
   u64 packed; // bytes
   u64 raw; // chunks
+  u64 lines;
   u64 done; // warps
 };
-static_assert(sizeof(Tally) == 24, "as in kernels.h");
+static_assert(sizeof(Tally) == 32, "as in kernels.h");
 
-// Neither a line nor a slot is in two parts.
-LMS_INLINE char* address(const Parts& parts, u64 offset) {
+// The place of a chunk in the buffer. A part may end in it, but no part is smaller than a chunk, so
+// it is in two parts at most.
+struct Place {
+  char* first;
+  char* second;
+  u32 split; // vectors of 16 bytes in the first part
+
+  LMS_DEVICE char* at(u32 vector) const {
+    return vector < split ? first + u64(vector) * 16 : second + u64(vector - split) * 16;
+  }
+};
+
+LMS_INLINE Place place_at(const Parts& parts, u64 offset) {
   u32 i = 0;
   while (i + 1 < parts.count && offset >= parts.part[i].size) {
     offset -= parts.part[i++].size;
   }
-  return parts.part[i].data + offset;
+  char* const first = parts.part[i].data + offset;
+  if (i + 1 == parts.count || parts.part[i].size - offset >= kChunk) {
+    return {first, first, kChunk / 16};
+  }
+  return {first, parts.part[i + 1].data, u32(parts.part[i].size - offset) / 16};
+}
+
+// No line of 128 bytes is in two parts.
+LMS_INLINE char* address(const Parts& parts, u64 offset) {
+  return place_at(parts, offset).first;
+}
+
+// Tell the simulated device what is read and written.
+LMS_INLINE void reads(const Place& place, u32 size) {
+  LMS_READS(place.first, size < place.split * 16 ? size : place.split * 16);
+  if (size > place.split * 16) {
+    LMS_READS(place.second, size - place.split * 16);
+  }
+}
+
+LMS_INLINE void writes(const Place& place, u32 size) {
+  LMS_WRITES(place.first, size < place.split * 16 ? size : place.split * 16);
+  if (size > place.split * 16) {
+    LMS_WRITES(place.second, size - place.split * 16);
+  }
 }
 
 LMS_INLINE u64 line_of(u64 group) {
@@ -68,13 +106,24 @@ LMS_INLINE const ulonglong2* vectors_at(const char* bytes) {
   return reinterpret_cast<const ulonglong2*>(bytes);
 }
 
-// Loads the first `count` vectors at the address.
+// Loads the first `count` vectors at the address, or of the place.
 LMS_INLINE void load(Lanes<Vectors>& vectors, const ulonglong2* at, u32 count) {
   each_lane([&](u32 lane) {
     LMS_UNROLL
     for (u32 v = 0; v < kVectors; ++v) {
       if (v * 32 + lane < count) {
         vectors[lane].own[v] = __ldcs(at + v * 32 + lane);
+      }
+    }
+  });
+}
+
+LMS_INLINE void load(Lanes<Vectors>& vectors, const Place& place, u32 count) {
+  each_lane([&](u32 lane) {
+    LMS_UNROLL
+    for (u32 v = 0; v < kVectors; ++v) {
+      if (v * 32 + lane < count) {
+        vectors[lane].own[v] = __ldcs(vectors_at(place.at(v * 32 + lane)));
       }
     }
   });
@@ -99,8 +148,16 @@ LMS_INLINE void copy(ulonglong2* to, const ulonglong2* at, u32 count) {
   });
 }
 
-// The last bytes, which are not a whole chunk. A slot has room for whole vectors.
-LMS_INLINE void copy_rest_out(char* to, const char* at, u32 size) {
+LMS_INLINE void copy(const Place& to, const ulonglong2* at, u32 count) {
+  each_lane([&](u32 lane) {
+    for (u32 v = lane; v < count; v += 32) {
+      *reinterpret_cast<ulonglong2*>(to.at(v)) = at[v];
+    }
+  });
+}
+
+// The last bytes, which are not a whole chunk. A place has room for whole vectors.
+LMS_INLINE void copy_rest_out(const Place& to, const char* at, u32 size) {
   each_lane([&](u32 lane) {
     for (u32 v = lane; v < (size + 15) / 16; v += 32) {
       ulonglong2 words;
@@ -109,15 +166,15 @@ LMS_INLINE void copy_rest_out(char* to, const char* at, u32 size) {
         const u64 byte = u8(at[v * 16 + i]);
         (i < 8 ? words.x : words.y) |= byte << (i % 8 * 8);
       }
-      reinterpret_cast<ulonglong2*>(to)[v] = words;
+      *reinterpret_cast<ulonglong2*>(to.at(v)) = words;
     }
   });
 }
 
-LMS_INLINE void copy_rest_in(char* to, const char* at, u32 size) {
+LMS_INLINE void copy_rest_in(char* to, const Place& at, u32 size) {
   each_lane([&](u32 lane) {
     for (u32 byte = lane; byte < size; byte += 32) {
-      to[byte] = at[byte];
+      to[byte] = at.at(byte / 16)[byte % 16];
     }
   });
 }
@@ -138,6 +195,7 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
 
   u64 packed = 0;
   u64 raw = 0;
+  Lanes<u64> taken;
   Lanes<Vectors> ahead;
   if (warp * kGroup < whole) {
     load(ahead, vectors_at(source.data + warp * kGroup * kChunk), kChunk / 16);
@@ -148,28 +206,36 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
     Lanes<u64> heads;
     for (u32 i = 0; i < here; ++i) {
       const u64 chunk = group * kGroup + i;
-      const u64 offset = slots + chunk * kChunk;
-      char* const slot = address(host, offset);
+      const u32 rest = chunk < whole ? kChunk : u32(source.size - chunk * kChunk);
       Head head{0, 0, kRaw, 0, 0};
-      u32 used = 0; // bytes of the slot
+      Field base = 0;
+      u32 used = (rest + 15) / 16 * 16; // bytes of the place
       if (chunk < whole) {
         store(data, ahead, kChunk / 16);
         const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
         if (next < whole) {
           load(ahead, vectors_at(source.data + next * kChunk), kChunk / 16);
         }
-        head = pack_chunk(scratch);
+        head = plan_chunk(scratch, &base);
         used = (body_of(head).size + 15) / 16 * 16;
-        copy(
-            reinterpret_cast<ulonglong2*>(slot),
-            head.width == kRaw ? data : scratch.packed,
-            used / 16);
-      } else {
-        const u32 rest = u32(source.size - chunk * kChunk);
-        copy_rest_out(slot, source.data + chunk * kChunk, rest);
-        used = (rest + 15) / 16 * 16;
       }
-      LMS_WRITES(slot, used);
+      each_lane([&](u32 lane) {
+        taken[lane] = chunk * (kChunk / kLine);
+        if (lane == 0 && tally != nullptr) {
+          taken[lane] = atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine));
+        }
+      });
+      if (chunk < whole) {
+        pack_chunk(scratch, head, base);
+      }
+      const u64 offset = slots + from(taken, 0) * kLine;
+      const Place place = place_at(host, offset);
+      if (chunk < whole) {
+        copy(place, head.width == kRaw ? data : scratch.packed, used / 16);
+      } else {
+        copy_rest_out(place, source.data + chunk * kChunk, rest);
+      }
+      writes(place, used);
       packed += used;
       raw += head.width == kRaw;
       head.where = u32(offset / 16);
@@ -190,7 +256,15 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
     packed += here * sizeof(u64);
   }
 
-  if (tally == nullptr || threadIdx.x % 32 != 0) {
+  if (threadIdx.x % 32 != 0) {
+    return;
+  }
+  u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
+  if (tally == nullptr) {
+    if (warp == 0) {
+      LMS_WRITES(summary + 2, sizeof(u64));
+      summary[2] = slots + chunks * kChunk;
+    }
     return;
   }
   atomicAdd(&tally->packed, packed);
@@ -200,12 +274,14 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
     return;
   }
   __threadfence();
-  // The last warp writes the summary, and resets the tally for the next launch.
-  u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
-  LMS_WRITES(summary, 2 * sizeof(u64));
-  summary[0] = atomicExch(&tally->packed, u64(0));
+  // The last warp writes the summary, and resets the tally for the next launch. The host takes the
+  // summary to be complete when it sees the first word.
+  LMS_WRITES(summary, 3 * sizeof(u64));
   summary[1] = atomicExch(&tally->raw, u64(0));
+  summary[2] = slots + atomicExch(&tally->lines, u64(0)) * kLine;
   tally->done = 0;
+  __threadfence_system();
+  summary[0] = atomicExch(&tally->packed, u64(0));
 }
 
 LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u64 group, u64 chunks) {
@@ -215,12 +291,12 @@ LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u64 group, u64 
   each_lane([&](u32 lane) { heads[lane] = lane < kGroup && lane < left ? __ldcs(line + lane) : 0; });
 }
 
-// Loads what is in the slot of a whole chunk.
-LMS_INLINE void load_slot(Lanes<Vectors>& vectors, const Parts& host, const Head& head) {
+// Loads a whole chunk as it was stored.
+LMS_INLINE void load_stored(Lanes<Vectors>& vectors, const Parts& host, const Head& head) {
   const u32 used = (body_of(head).size + 15) / 16;
-  const char* const slot = address(host, u64(head.where) * 16);
-  LMS_READS(slot, used * 16);
-  load(vectors, vectors_at(slot), used);
+  const Place place = place_at(host, u64(head.where) * 16);
+  reads(place, used * 16);
+  load(vectors, place, used);
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
@@ -241,7 +317,7 @@ lms_unpack(Target target, Parts host) {
   Lanes<Vectors> ahead;
   load_heads(heads, host, warp, chunks);
   if (warp * kGroup < whole) {
-    load_slot(ahead, host, Head::of(from(heads, 0)));
+    load_stored(ahead, host, Head::of(from(heads, 0)));
   }
   for (u64 group = warp; group * kGroup < chunks; group += warps) {
     const u64 left = chunks - group * kGroup;
@@ -255,16 +331,16 @@ lms_unpack(Target target, Parts host) {
       char* const to = target.data + chunk * kChunk;
       if (chunk >= whole) {
         const u32 rest = u32(target.size - chunk * kChunk);
-        const char* const slot = address(host, u64(head.where) * 16);
-        LMS_READS(slot, rest);
-        copy_rest_in(to, slot, rest);
+        const Place place = place_at(host, u64(head.where) * 16);
+        reads(place, rest);
+        copy_rest_in(to, place, rest);
         break;
       }
       const u32 used = (body_of(head).size + 15) / 16;
       store(head.width == kRaw ? data : scratch.packed, ahead, used);
       const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
       if (next < whole) {
-        load_slot(ahead, host, Head::of(i + 1 < here ? from(heads, i + 1) : from(next_heads, 0)));
+        load_stored(ahead, host, Head::of(i + 1 < here ? from(heads, i + 1) : from(next_heads, 0)));
       }
       if (head.width != kRaw) {
         unpack_chunk(scratch, head);

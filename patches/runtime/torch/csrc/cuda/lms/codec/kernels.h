@@ -45,11 +45,12 @@ struct Parts {
 struct Tally {
   uint64_t packed;
   uint64_t raw;
+  uint64_t lines; // that chunks have taken so far
   uint64_t done;
 };
 
 // Does nothing if the last parameter is not null and points to 0 on the device. Without a tally,
-// the summary stays as it is.
+// every chunk has a place of its full size, and of the summary only the end is written.
 constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*)
 constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts)
 

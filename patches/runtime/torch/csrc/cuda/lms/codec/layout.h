@@ -8,9 +8,9 @@
 //
 // A block is packed in chunks of kChunk bytes, each on its own. A buffer has
 //
-//   a line   the summary: bytes written, and chunks that did not shrink
+//   a line   the summary: bytes written, chunks that did not shrink, and where the last one ends
 //   lines    the heads of kGroup chunks each
-//   slots    one for each chunk, of which it uses the first bytes
+//   chunks   in any order; each begins at a line
 //
 // A head has 8 bytes, and says where the chunk is, in units of 16 bytes from the start of the
 // buffer (32 bits), and how it is packed:
@@ -32,15 +32,11 @@
 // the same width are one aligned word, so no value is in two words, and no atomics are needed. All
 // words of one width are next to each other, the widest ones first.
 //
-// Slots have the size of a chunk. So a buffer is a little larger than the block, a chunk can be
-// written before the sizes of others are known, and only the link has less to do. Where a buffer
-// should be as small as what is in it, chunks are put next to each other: lms_unpack() need not
-// change, because it takes the place of a chunk from its head. lms_pack() then needs the sizes
-// before it writes, either as prefix sums over the sizes that a first kernel has found (reading the
-// block takes a fiftieth of the time of the link), or as ranges that each warp takes from a counter
-// for a group of chunks. Chunks have to begin at multiples of 16 bytes; at lines, full packets are
-// more. The buffer has to be taken before the sizes are known, so it would have what the block took
-// in its last round and some more, and the summary would say that this was not enough.
+// A warp takes the lines for a chunk from a counter when it knows how many the chunk needs. So the
+// chunks are next to each other, in the order in which their sizes were known, and the buffer is as
+// large as what is in it, and up to a line more for each chunk. How large that is, the host learns
+// when the kernel has ended. So a buffer has room for chunks that do not shrink while it is
+// written, and afterwards the host cuts it off behind the last chunk.
 namespace torch::cuda::lms::codec {
 
 constexpr size_t kChunk = 2048; // bytes
@@ -58,12 +54,13 @@ constexpr size_t groups(size_t bytes) {
   return (chunks(bytes) + kGroup - 1) / kGroup;
 }
 
-// Bytes before the first slot.
+// Bytes before the first chunk.
 constexpr size_t slots(size_t bytes) {
   return ((1 + groups(bytes)) * kLine + kChunk - 1) / kChunk * kChunk;
 }
 
-// How large a buffer for a block of this many bytes is: 0.4 % larger, and up to two chunks.
+// How large a buffer has to be while a block of this many bytes is packed: 0.4 % larger, and up to
+// two chunks. Afterwards the summary's end is enough.
 constexpr size_t buffer_bytes(size_t bytes) {
   return bytes == 0 ? 0 : slots(bytes) + chunks(bytes) * kChunk;
 }
@@ -78,8 +75,9 @@ constexpr size_t kMostBytes = size_t(32) << 30;
 
 // The first line of a buffer.
 struct Summary {
-  uint64_t written; // bytes of slots and heads that are used
+  uint64_t written; // bytes of chunks and heads
   uint64_t raw; // chunks that did not shrink
+  uint64_t end; // bytes of the buffer that are needed from now on
 };
 
 } // namespace torch::cuda::lms::codec

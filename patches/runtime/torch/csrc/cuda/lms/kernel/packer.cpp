@@ -21,6 +21,23 @@ codec::Parts parts_of(size_t bytes, const HostBuffer& host) {
   return parts;
 }
 
+// Whether a buffer, as far as it is needed, has parts that can be passed to a kernel.
+bool suits(const void* data, size_t bytes, const HostBuffer& host, size_t needed) {
+  if (bytes > codec::kMostBytes || host.size() < needed ||
+      reinterpret_cast<uintptr_t>(data) % 16 != 0) {
+    return false;
+  }
+  size_t parts = 0;
+  bool whole = true;
+  host.each(needed, [&](char* part, size_t offset, size_t size) {
+    ++parts;
+    const bool last = offset + size == needed;
+    whole = whole && reinterpret_cast<uintptr_t>(part) % codec::kLine == 0 &&
+            (last || size % codec::kAlign == 0);
+  });
+  return whole && parts <= codec::kParts;
+}
+
 codec::Summary& summary_of(const HostBuffer& buffer) {
   return *reinterpret_cast<codec::Summary*>(buffer.parts().front().data);
 }
@@ -77,7 +94,7 @@ void Packer::load(codec::Kind kind) {
   TORCH_CHECK(
       same_address != 0, "LMS: this GPU cannot use registered host memory at its host address");
   if (!tally_) {
-    tally_ = zeroed(sizeof(codec::Tally));
+    tally_ = zeroed(2 * sizeof(codec::Tally));
   }
   const std::string name = std::string("codec_") + codec::name(kind);
   const std::string text = codec::source(kind);
@@ -103,7 +120,7 @@ void Packer::try_out(codec::Kind kind) {
   buffer.add(sample + kRoom, kRoom);
   {
     const OwnStream stream;
-    launch_pack(kind, sample, kBytes, buffer, nullptr, nullptr, 2, stream);
+    launch_pack(kind, sample, kBytes, buffer, tally(1), nullptr, 2, stream);
     unpack(kind, result, kBytes, buffer, 2, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
@@ -115,27 +132,19 @@ void Packer::try_out(codec::Kind kind) {
 }
 
 bool Packer::fits(const void* data, size_t bytes, const HostBuffer& host) {
-  const size_t needed = codec::buffer_bytes(bytes);
-  if (bytes > codec::kMostBytes || host.size() < needed ||
-      reinterpret_cast<uintptr_t>(data) % 16 != 0) {
-    return false;
-  }
-  size_t parts = 0;
-  bool whole = true;
-  host.each(needed, [&](char* part, size_t offset, size_t size) {
-    ++parts;
-    const bool last = offset + size == needed;
-    whole = whole && reinterpret_cast<uintptr_t>(part) % codec::kLine == 0 &&
-            (last || size % codec::kAlign == 0);
-  });
-  return whole && parts <= codec::kParts;
+  return suits(data, bytes, host, codec::buffer_bytes(bytes));
 }
 
-const Packer::Kernels&
-Packer::required(codec::Kind kind, const void* data, size_t bytes, const HostBuffer& host) {
+bool Packer::holds(const void* data, size_t bytes, const HostBuffer& host) {
+  const size_t least = codec::slots(bytes);
+  const size_t most = codec::buffer_bytes(bytes);
+  return suits(data, bytes, host, std::min(std::max(host.size(), least), most));
+}
+
+const Packer::Kernels& Packer::required(codec::Kind kind, bool suited) {
   TORCH_CHECK(
       available(kind), "LMS: ", codec::name(kind), " cannot be packed on this GPU: ", why(kind));
-  TORCH_CHECK(fits(data, bytes, host), "LMS: the buffer cannot hold the packed block");
+  TORCH_CHECK(suited, "LMS: the buffer cannot hold the packed block");
   return of(kind);
 }
 
@@ -146,8 +155,8 @@ void Packer::pack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
-  auto* const tally = static_cast<codec::Tally*>(tally_.get());
-  launch_pack(kind, data, bytes, buffer, tally, nullptr, blocks, stream);
+  (void)required(kind, true); // the first call makes the tally
+  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, blocks, stream);
 }
 
 void Packer::repack(
@@ -170,7 +179,7 @@ void Packer::launch_pack(
     const uint32_t* only_if,
     unsigned blocks,
     cudaStream_t stream) {
-  const Kernels& kernels = required(kind, data, bytes, buffer);
+  const Kernels& kernels = required(kind, fits(data, bytes, buffer));
   if (bytes == 0) {
     return;
   }
@@ -196,7 +205,7 @@ void Packer::unpack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
-  const Kernels& kernels = required(kind, data, bytes, buffer);
+  const Kernels& kernels = required(kind, holds(data, bytes, buffer));
   if (bytes == 0) {
     return;
   }
@@ -211,6 +220,10 @@ void Packer::unpack(
 
 uint64_t Packer::written(const HostBuffer& buffer) {
   return __atomic_load_n(&summary_of(buffer).written, __ATOMIC_ACQUIRE);
+}
+
+size_t Packer::end(const HostBuffer& buffer) {
+  return __atomic_load_n(&summary_of(buffer).end, __ATOMIC_ACQUIRE);
 }
 
 } // namespace torch::cuda::lms

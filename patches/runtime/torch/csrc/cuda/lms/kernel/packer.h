@@ -38,6 +38,8 @@ class Packer {
   // buffer needs codec::buffer_bytes(bytes). It may have up to codec::kParts parts, because that
   // many are passed to a kernel.
   static bool fits(const void* data, size_t bytes, const HostBuffer& buffer);
+  // Whether they can unpack what they packed into a buffer, which may have been cut off since.
+  static bool holds(const void* data, size_t bytes, const HostBuffer& buffer);
 
   // Packs a block into the buffer, with at most `blocks` thread blocks. What is packed one after
   // the other has to be on the same stream, or on streams that wait for each other. Throws
@@ -50,8 +52,9 @@ class Packer {
       unsigned blocks,
       cudaStream_t stream);
 
-  // Packs the block again if *differs, on the device, is not 0 by then. The summary stays that of
-  // pack(). May run at the same time as other calls.
+  // Packs the block again if *differs, on the device, is not 0 by then, and needs the whole buffer
+  // for what comes of it. Of the summary, written() stays that of pack(). May run at the same time
+  // as other calls.
   void repack(
       codec::Kind kind,
       const void* data,
@@ -73,6 +76,8 @@ class Packer {
 
   // How many bytes pack() has written; 0 as long as it has not finished.
   static uint64_t written(const HostBuffer& buffer);
+  // How many bytes of the buffer have to be kept. Valid when all that packs into it has finished.
+  static size_t end(const HostBuffer& buffer);
 
  private:
   struct Kernels {
@@ -100,11 +105,14 @@ class Packer {
       const uint32_t* only_if,
       unsigned blocks,
       cudaStream_t stream);
-  const Kernels& required(codec::Kind kind, const void* data, size_t bytes, const HostBuffer& host);
+  const Kernels& required(codec::Kind kind, bool suited);
+  codec::Tally* tally(size_t index) const {
+    return static_cast<codec::Tally*>(tally_.get()) + index;
+  }
 
   const c10::DeviceIndex device_;
   std::array<Kernels, codec::kKinds> kernels_;
-  DeviceMemory tally_; // codec::Tally
+  DeviceMemory tally_; // two codec::Tally: of pack(), and of try_out(), which may run meanwhile
 };
 
 } // namespace torch::cuda::lms
