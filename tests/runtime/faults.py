@@ -143,13 +143,17 @@ def _account() -> dict[str, int]:
     """What is in use after all idle storages are paged out. Shows leaks, lost pins and holds."""
     evict()
     stats = torch.cuda.lms.stats()
-    names = ("resident_bytes", "paged_out_bytes", "held_bytes", "host_used_bytes")
+    names = ("resident_bytes", "paged_out_bytes", "held_bytes")
+    # How much a compressed tensor takes depends on when LMS has seen that its copy has ended.
+    host = stats["host_used_bytes"] - stats["host_compressed_bytes"]
+    host += stats["host_compressed_tensor_bytes"]
     for index in range(2):
         torch.cuda.lms.reserve_host(0, index)  # so that a slab that is being pinned is counted
     live = DEVICE.live()
     pinned = sum(torch.cuda.lms.stats(i)["host_bytes"] for i in range(2))
     return {
         **{name: stats[name] for name in names},
+        "host bytes of tensors": host,
         "pinned_bytes": torch.cuda.memory_stats()["pinned_bytes.all.current"],
         "allocated": torch.cuda.memory_allocated(),
         "streams": live["streams"],

@@ -1,5 +1,7 @@
 """Tensors are compressed on their way to the host."""
 
+import random
+import re
 import warnings
 from collections.abc import Callable
 
@@ -13,6 +15,7 @@ from simcuda.process import run_sim
 from tensors import evict, is_resident, managed, pattern, stat
 
 MIB = 1 << 20
+NOT_READY = 600  # cudaErrorNotReady
 
 
 @pytest.fixture(autouse=True)
@@ -82,12 +85,193 @@ def test_sizes(size):
     assert torch.equal(away_and_back(values), values)
 
 
-def test_host_memory():
-    """A buffer is as large as its tensor, and a little more for the sizes of its parts."""
-    x = managed(data(torch.bfloat16).cuda())
+def relu(mib, seed):
+    """Half of it is zeros, so that less than half of it is left."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(int(mib * MIB) // 2, generator=generator).relu().bfloat16()
+
+
+def noise(mib, seed):
+    """Any bits, which do not shrink."""
+    generator = torch.Generator().manual_seed(seed)
+    count = int(mib * MIB) // 2
+    values = torch.randint(-(1 << 15), 1 << 15, (count,), generator=generator, dtype=torch.int16)
+    return values.view(torch.bfloat16)
+
+
+def bits(tensor):
+    return tensor.cpu().view(torch.int16)
+
+
+def settled():
+    """Host memory after the copies have ended, and after that has been seen."""
+    torch.cuda.synchronize()
+    torch.cuda.lms.trim_host()
+    return torch.cuda.lms.stats()
+
+
+def test_host_memory_shrinks():
+    values = [relu(2, k) for k in range(12)]
+    tensors = [managed(value.cuda()) for value in values]
     evict()
-    assert 2 * MIB < stat("host_used_bytes") < 2 * MIB * 1.01
-    x.sum()
+    stats = settled()
+    assert stats["paged_out_bytes"] == stats["host_compressed_tensor_bytes"] == 24 * MIB
+    assert stats["host_compressed_bytes"] == stats["host_used_bytes"] <= 0.52 * 24 * MIB
+    assert all(torch.equal(x.cpu(), value) for x, value in zip(tensors, values, strict=True))
+    del tensors
+    stats = settled()
+    assert stats["host_compressed_bytes"] == stats["host_compressed_tensor_bytes"] == 0
+    assert stats["host_used_bytes"] == 0
+    assert stats["host_compressed_bytes_peak"] >= 0.4 * 24 * MIB
+    assert stats["host_compressed_tensor_bytes_peak"] == 24 * MIB
+
+
+def test_less_is_pinned():
+    """Also in the first round, in which nothing is known of the tensors."""
+    torch.cuda.lms.trim_host()
+    torch.cuda.lms.reset_peak_stats()
+    for _ in range(3):
+        tensors = [managed(relu(2, k).cuda()) for k in range(24)]
+        evict()
+        assert all(torch.equal(x.cpu(), relu(2, k)) for k, x in enumerate(tensors))
+        del tensors
+    assert stat("host_bytes_peak") <= 0.75 * 48 * MIB
+
+
+def test_more_fits_into_the_host_limit():
+    torch.cuda.lms.trim_host()
+    torch.cuda.set_host_limit_lms(16 * MIB)
+    try:
+        tensors = [managed(relu(2, k).cuda()) for k in range(12)]
+        evict()
+        assert stat("paged_out_bytes") == 24 * MIB
+        assert stat("host_bytes") <= 16 * MIB
+        assert all(torch.equal(x.cpu(), relu(2, k)) for k, x in enumerate(tensors))
+    finally:
+        torch.cuda.set_host_limit_lms(0)
+
+
+@simulated
+def test_what_work_in_flight_gives_back_is_waited_for(device):
+    torch.cuda.lms.trim_host()
+    torch.cuda.set_host_limit_lms(8 * MIB)  # one slab
+    tensors = [managed(relu(2, k).cuda()) for k in range(7)]
+    device.fault("cudaEventQuery", 1, NOT_READY, from_=True)
+    try:
+        evict()
+        assert not any(is_resident(x) for x in tensors)
+    finally:
+        device.clear_faults()
+        torch.cuda.set_host_limit_lms(0)
+    assert all(torch.equal(x.cpu(), relu(2, k)) for k, x in enumerate(tensors))
+
+
+def test_what_does_not_shrink_any_more():
+    """The buffer that is expected to be enough is too small. Then it is too large."""
+    x = managed(torch.zeros(MIB, dtype=torch.bfloat16, device="cuda"))
+    for seed, value in enumerate((relu, noise, noise, torch.zeros_like, relu, noise)):
+        expected = x.cpu() * 0 if value is torch.zeros_like else value(2, seed)
+        x.copy_(expected)
+        evict()
+        stats = settled()
+        assert not is_resident(x)
+        assert stats["host_compressed_tensor_bytes"] == 2 * MIB
+        assert (stats["host_compressed_bytes"] > 2 * MIB) == (value is noise)
+        assert torch.equal(bits(x), expected.view(torch.int16))
+        x.sum()
+        evict()  # the copy on the host is true
+
+
+def test_an_unseen_write_that_needs_more_than_the_copy_had():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = managed(torch.zeros(MIB, dtype=torch.bfloat16, device="cuda"))
+        source = managed(noise(2, 1).cuda())
+        torch.cuda.lms.exclude(source)
+        evict()
+        others = [managed(relu(2, k).cuda()) for k in range(4)]
+        evict()
+        before = settled()["host_compressed_bytes"]
+        y.sum()
+        write_unseen(y, source)
+        evict()
+        assert not is_resident(y)
+        assert settled()["host_compressed_bytes"] > before + 1.9 * MIB
+        assert torch.equal(bits(y), noise(2, 1).view(torch.int16))
+        assert stat("release_caught") == 1
+        assert all(torch.equal(x.cpu(), relu(2, k)) for k, x in enumerate(others))
+
+
+def test_a_true_copy_that_host_memory_is_too_small_to_pack_again():
+    torch.cuda.lms.trim_host()
+    torch.cuda.set_host_limit_lms(8 * MIB)
+    try:
+        tensors = [managed(relu(2, k).cuda()) for k in range(6)]
+        evict()
+        away = [x for x in tensors if not is_resident(x)]
+        assert len(away) >= 5
+        for _ in range(2):
+            assert all(torch.equal(x.cpu(), relu(2, k)) for k, x in enumerate(tensors))
+            evict()
+            assert stat("host_bytes") <= 8 * MIB
+    finally:
+        torch.cuda.set_host_limit_lms(0)
+
+
+def test_host_memory_is_not_fragmented():
+    """Tensors of many sizes that shrink by much, by little and not at all come and go."""
+    torch.cuda.lms.trim_host()
+    torch.cuda.lms.reset_peak_stats()
+    order = random.Random(1)
+    alive: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for step in range(60):
+        value = order.choice((relu, relu, noise))(order.choice((0.5, 1, 1.5, 3, 4.5)), step)
+        alive[step] = value, managed(value.cuda())
+        while sum(len(value) * 2 for value, _ in alive.values()) > 60 * MIB:
+            del alive[order.choice(list(alive))]
+        if step % 4 == 0:
+            evict()
+    evict()
+    stats = settled()
+    assert stats["paged_out_bytes"] > 40 * MIB
+    assert stats["host_bytes_peak"] <= stats["host_used_bytes_peak"] + 24 * MIB
+    assert stats["host_used_bytes"] < 0.8 * stats["paged_out_bytes"]
+    for value, tensor in alive.values():
+        assert torch.equal(bits(tensor), value.view(torch.int16))
+
+
+def in_flight(_):
+    """Pages out and in while the device is behind. Returns how often bits have changed."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("on")
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    words = [
+        torch.randint(-(1 << 15), 1 << (15 - k), (1 << 17,), dtype=torch.int16) for k in range(16)
+    ]
+    values = [word.view(torch.bfloat16) for word in words]
+    values = [value.relu() if k % 2 else value for k, value in enumerate(values)]
+    tensors = [value.cuda() for value in values]
+    wrong = 0
+    for turn in range(4):
+        for x in tensors:
+            x.sum()
+        torch.cuda.reclaim_inactive()
+        for k in range(turn, 16, 3):
+            tensors[k].copy_(values[-k])
+            values[k] = values[-k].clone()
+            torch.cuda.reclaim_inactive()
+    for x, value in zip(tensors, values, strict=True):
+        wrong += not torch.equal(x.cpu().view(torch.int16), value.view(torch.int16))
+    stats = torch.cuda.lms.stats()
+    return [wrong, stats["compressed_count"] > 20, stats["host_compressed_bytes_peak"] > 0]
+
+
+@simulated
+def test_while_the_device_is_behind():
+    assert run_sim(in_flight, mib=64, async_=1, delay_us=300) == [0, True, True]
 
 
 def test_a_write_that_no_operator_shows():
@@ -123,6 +307,14 @@ def test_verify_reads_compressed_copies():
 def test_explain():
     away_and_back(data(torch.bfloat16))
     assert "2.00 MiB were compressed to 1." in torch.cuda.lms.explain()
+    assert "host memory." not in torch.cuda.lms.explain()
+    summary = torch.cuda.memory_summary
+    x = managed(data(torch.bfloat16).cuda())
+    evict()
+    settled()
+    assert "Compressed tensors of 2.00 MiB take 1.5" in torch.cuda.lms.explain()
+    assert re.search(r"Compressed *: *2048 KiB \| in host memory *: *15\d\d KiB", summary())
+    del x
     torch.cuda.lms.set_compression("off")
     torch.cuda.lms.reset_accumulated_stats()
     assert "compressed" not in torch.cuda.lms.explain()

@@ -4,6 +4,7 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
 import torch
 from conftest import MIB
 from releases import size_of
@@ -36,6 +37,7 @@ def test_no_pressure():
     assert size_of(kept) == 4 * MIB
 
 
+@pytest.mark.usefixtures("uncompressed")
 def test_it_swaps():
     kept = pressed()
     (line,) = explain().splitlines()

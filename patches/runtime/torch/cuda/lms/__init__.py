@@ -660,10 +660,12 @@ def set_compression(setting):
     Compression is lossless: every bit comes back. Kernels on the GPU compress
     while they copy, so fewer bytes cross the link: typically 0.43 of them for
     bfloat16 after a ReLU, 0.72 for other bfloat16, 0.86 for float32, 0.13 for
-    masks. The kernels slow down what runs beside them. Host memory holds each
-    tensor at its full size. ``torch.cuda.lms.stats()`` has
-    ``"compressed_count"``, ``"compressed_bytes"`` (of the tensors) and
-    ``"compressed_written_bytes"`` (what they became).
+    masks. The kernels slow down what runs beside them. Host memory holds what the
+    tensors became, and a little more: a tensor has its full size only until its
+    copy has ended. ``torch.cuda.lms.stats()`` has ``"compressed_count"``,
+    ``"compressed_bytes"`` (of the tensors) and ``"compressed_written_bytes"`` (what
+    they became), and ``"host_compressed_bytes"`` and
+    ``"host_compressed_tensor_bytes"`` for what is in host memory now.
 
     Args:
         setting (str): ``"auto"`` tries compression once iterations repeat and are
@@ -1358,6 +1360,9 @@ def stats(device=None):
         - ``host_bytes``, ``host_used_bytes``, ``host_busy_bytes``: pinned host
           memory; the part of it that holds tensors; the same and buffers of
           copies in flight; each also with ``_peak``
+        - ``host_compressed_bytes``, ``host_compressed_tensor_bytes``: the part of
+          ``host_used_bytes`` that holds compressed tensors, and the bytes of these
+          tensors; each also with ``_peak``
         - ``host_bytes_on_node0`` and so on: pinned host memory on each NUMA node
         - ``free_bytes``, ``largest_free_bytes``: unused memory in PyTorch's cache,
           and the largest request that it can serve
@@ -1510,6 +1515,13 @@ def explain(device=None):
                 _words(values["lms.compressed_written_bytes"]),
             )
         )
+    if values["lms.host_compressed_tensor_bytes.current"]:
+        found.append(
+            "Compressed tensors of {} take {} of host memory.".format(
+                _words(values["lms.host_compressed_tensor_bytes.current"]),
+                _words(values["lms.host_compressed_bytes.current"]),
+            )
+        )
     _check(_library.lms_why_not_compressed(_index(device), ctypes.byref(why)))
     if why.value:
         found.append(
@@ -1590,6 +1602,14 @@ def summary_lines(stats):
     )
     rows.append(
         pair("Host memory", size("lms.host_bytes.current"), "Limit", size("lms.limit_bytes"))
+    )
+    rows.append(
+        pair(
+            "Compressed",
+            size("lms.host_compressed_tensor_bytes.current"),
+            "in host memory",
+            size("lms.host_compressed_bytes.current"),
+        )
     )
     for left, right in zip(_SOURCES[::2], _SOURCES[1::2]):
         rows.append(

@@ -108,6 +108,12 @@ std::vector<Entry> make_entries() {
   add(entries, "lms.host_busy_bytes", [](Pager& p) -> const Stat& {
     return p.mover.arena().busy();
   });
+  add(entries, "lms.host_compressed_bytes", [](Pager& p) -> const Stat& {
+    return p.mover.slots().used();
+  });
+  add(entries, "lms.host_compressed_tensor_bytes", [](Pager& p) -> const Stat& {
+    return p.mover.slots().tensors();
+  });
   for (size_t node = 0; node < host::nodes(); ++node) {
     entries.push_back({"lms.host_bytes_on_node" + std::to_string(node), [node](Pager& p) {
                          return static_cast<int64_t>(p.mover.arena().bytes_on_node(node));

@@ -40,6 +40,7 @@ inline size_t rounded(size_t bytes) {
 // A block's bytes in pinned host memory.
 struct HostCopy {
   HostBuffer buffer;
+  size_t spare = 0; // bytes at the end of the buffer that are needed only while it is packed into
   codec::Kind packed = codec::Kind::None; // how the bytes are packed; None: as they are
   bool learned = true; // false: Packing has not seen yet how far the last copy has shrunk
   std::optional<Checker::Slot> hash; // of the bytes, on the device; none without kernels

@@ -38,23 +38,35 @@ Arena::Arena(c10::DeviceIndex device, const Settings& settings)
       pinner_(device, node_),
       by_node_(host::nodes(), 0) {}
 
-bool Arena::take(size_t bytes, HostBuffer& buffer) {
-  const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
-  collect();
-  while (const size_t more = lacking(size)) {
-    if (ready()) {
-      continue;
-    }
-    if (!pending_.empty()) {
-      return false;
-    }
-    grow(more);
+bool Arena::take(const Demand& demand, HostBuffer& buffer) {
+  const size_t size = round_up(std::max<size_t>(demand.bytes, 1), kAlign);
+  if (!provide(size, demand)) {
+    return false;
   }
-  buffer = fit(size);
-  used_.add(static_cast<int64_t>(size));
-  busy_.add(static_cast<int64_t>(size));
-  pin_ahead(size);
+  const size_t spare = std::min(demand.spare, size - 1) / kAlign * kAlign;
+  fit(size - spare, buffer);
+  fit_at_end(spare, buffer);
+  pin_ahead(size - spare, demand.coming + spare);
   return true;
+}
+
+bool Arena::extend(const Demand& demand, HostBuffer& buffer) {
+  const size_t size = round_up(demand.bytes, kAlign);
+  if (!provide(size, demand)) {
+    return false;
+  }
+  fit_at_end(size, buffer);
+  return true;
+}
+
+void Arena::shrink(HostBuffer& buffer, size_t bytes) {
+  const size_t kept = round_up(std::max<size_t>(bytes, 1), kAlign);
+  while (buffer.size() > kept) {
+    const HostPart end = buffer.cut(buffer.size() - kept);
+    used_.add(-static_cast<int64_t>(end.size));
+    busy_.add(-static_cast<int64_t>(end.size));
+    insert(end.data, end.size);
+  }
 }
 
 void Arena::give(HostBuffer buffer, EventRef copied) {
@@ -68,7 +80,7 @@ void Arena::give(HostBuffer buffer, EventRef copied) {
 
 void Arena::prepare() {
   if (slabs_.empty()) {
-    pin_ahead(1);
+    pin_ahead(1, 0);
   }
 }
 
@@ -116,6 +128,23 @@ void Arena::reset_accumulated() {
   busy_.reset_accumulated();
 }
 
+// Sees to it that a buffer of this size can be taken. Returns false as take() does.
+bool Arena::provide(size_t bytes, const Demand& demand) {
+  collect();
+  while (const size_t more = lacking(bytes)) {
+    if (ready()) {
+      continue;
+    }
+    if (!pending_.empty() || demand.coming >= std::max(kWorthWaiting, slab_bytes())) {
+      return false;
+    }
+    grow(more);
+  }
+  used_.add(static_cast<int64_t>(bytes));
+  busy_.add(static_cast<int64_t>(bytes));
+  return true;
+}
+
 // How many bytes have to be pinned before a buffer of this size can be taken.
 size_t Arena::lacking(size_t bytes) const {
   size_t found = 0;
@@ -136,8 +165,7 @@ size_t Arena::lacking(size_t bytes) const {
 
 // There must be enough free memory: see lacking(). Takes the largest ranges first, so that there
 // are few parts, and cuts the last part from the range that it fits best.
-HostBuffer Arena::fit(size_t bytes) {
-  HostBuffer buffer;
+void Arena::fit(size_t bytes, HostBuffer& buffer) {
   for (size_t left = bytes; left > 0;) {
     const auto best = by_size_.lower_bound(left);
     const auto range = free_.find((best == by_size_.end() ? std::prev(best) : best)->second);
@@ -151,7 +179,23 @@ HostBuffer Arena::fit(size_t bytes) {
     buffer.add(data, part);
     left -= part;
   }
-  return buffer;
+}
+
+// The same for memory that is given back before what is around it. It is cut from the other end of
+// the largest ranges, so that it leaves no gaps between buffers that stay.
+void Arena::fit_at_end(size_t bytes, HostBuffer& buffer) {
+  for (size_t left = bytes; left > 0;) {
+    const auto range = free_.find(std::prev(by_size_.end())->second);
+    char* const data = range->first;
+    const size_t size = range->second;
+    const size_t part = std::min(left, size);
+    forget(range);
+    if (size > part) {
+      insert(data, size - part);
+    }
+    buffer.add(data + (size - part), part);
+    left -= part;
+  }
 }
 
 void Arena::free(const HostBuffer& buffer) {
@@ -238,10 +282,11 @@ void Arena::pin(size_t bytes) {
   }
 }
 
-// Starts to pin the next slab if the free memory is not enough for another request of this size.
-void Arena::pin_ahead(size_t bytes) {
+// Starts to pin the next slab if the memory that is free, or will be soon, is not enough for
+// another request of this size.
+void Arena::pin_ahead(size_t bytes, size_t coming) {
   const size_t slab = slab_bytes();
-  if (pinner_.bytes() > 0 || free_bytes_ >= std::min(bytes, slab)) {
+  if (pinner_.bytes() > 0 || free_bytes_ + coming >= std::min(bytes, slab)) {
     return;
   }
   std::string why;

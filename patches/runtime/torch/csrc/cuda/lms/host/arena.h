@@ -15,6 +15,15 @@
 
 namespace torch::cuda::lms {
 
+// How much host memory is needed.
+struct Demand {
+  size_t bytes;
+  // How many of these bytes, at the end, shrink() will probably give back soon.
+  size_t spare = 0;
+  // How many bytes of other buffers shrink() will give back when work that was issued has ended.
+  size_t coming = 0;
+};
+
 // Pinned host memory for one device, in slabs on the NUMA node next to it. Buffers are allocated
 // best fit in multiples of kAlign bytes, and adjacent free ranges are merged. A buffer for which no
 // range is large enough is put together from parts, so that fragmentation does not waste memory.
@@ -24,10 +33,16 @@ class Arena {
  public:
   Arena(c10::DeviceIndex device, const Settings& settings);
 
-  // Takes a buffer of at least this many bytes. Returns false if copies in flight still use the
-  // memory: it is better to wait for them, with oldest(), than to pin more. Throws c10::Error if
-  // the host limit of the process is reached or the machine has no memory left.
-  bool take(size_t bytes, HostBuffer& buffer);
+  // Takes a buffer of at least this many bytes. Returns false if work in flight still uses the
+  // memory: it is better to wait for it than to pin more. Throws c10::Error if the host limit of
+  // the process is reached or the machine has no memory left.
+  bool take(const Demand& demand, HostBuffer& buffer);
+
+  // Adds the bytes to the end of a buffer. They are all spare. Otherwise as take().
+  bool extend(const Demand& demand, HostBuffer& buffer);
+
+  // Gives back what is behind the first `bytes` bytes of a buffer. No work in flight may use it.
+  void shrink(HostBuffer& buffer, size_t bytes);
 
   // Returns a buffer, which may be used again when the event is complete (null: at once). Does not
   // query the event, because this would invalidate the capture of a graph.
@@ -78,15 +93,17 @@ class Arena {
 
   using Range = std::map<char*, size_t>::iterator; // in free_
 
+  bool provide(size_t bytes, const Demand& demand);
   size_t lacking(size_t bytes) const;
-  HostBuffer fit(size_t bytes);
+  void fit(size_t bytes, HostBuffer& buffer);
+  void fit_at_end(size_t bytes, HostBuffer& buffer);
   void free(const HostBuffer& buffer);
   void insert(char* data, size_t size);
   Range forget(Range range); // returns the next one
   void add(std::unique_ptr<Slab> slab);
   void grow(size_t bytes);
   void pin(size_t bytes);
-  void pin_ahead(size_t bytes);
+  void pin_ahead(size_t bytes, size_t coming);
   bool ready();
   size_t slab_bytes() const;
   size_t current() const {
@@ -98,6 +115,9 @@ class Arena {
   // copy.
   static constexpr size_t kSmallestPart = size_t(256) << 10; // bytes
   static constexpr size_t kMisses = 8; // collect() stops after this number of buffers still in use
+  // It is not waited for less spare memory than this. Work that returns so much takes milliseconds,
+  // so the device has something to do while the host waits for the first of it.
+  static constexpr size_t kWorthWaiting = size_t(64) << 20; // bytes
   static constexpr size_t kSmallestSlab = size_t(8) << 20; // bytes
   static constexpr size_t kLargestSlab = size_t(512) << 20; // bytes
 

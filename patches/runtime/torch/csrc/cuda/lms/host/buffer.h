@@ -2,6 +2,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace torch::cuda::lms {
@@ -17,6 +18,20 @@ class HostBuffer {
   void add(char* data, size_t size) {
     parts_.push_back({data, size});
     size_ += size;
+  }
+
+  // Takes at most this many bytes, and at most one part, from the end. The buffer must not be
+  // empty.
+  HostPart cut(size_t bytes) {
+    HostPart& last = parts_.back();
+    const size_t size = std::min(bytes, last.size);
+    last.size -= size;
+    size_ -= size;
+    const HostPart end{last.data + last.size, size};
+    if (last.size == 0) {
+      parts_.pop_back();
+    }
+    return end;
   }
 
   const c10::SmallVector<HostPart, 2>& parts() const {

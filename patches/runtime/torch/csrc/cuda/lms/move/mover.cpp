@@ -48,7 +48,8 @@ Mover::Mover(
       transfer_(),
       arena_(device, settings),
       checker_(device),
-      packing_(device, settings) {}
+      packing_(device, settings),
+      slots_(arena_) {}
 
 // ---- streams and uses ----
 
@@ -152,25 +153,65 @@ void Mover::synchronize() {
 
 // ---- page-out ----
 
-// Returns false if only waiting for copies can help. Throws c10::Error.
-bool Mover::take_host(Block& block) {
+// Gives back the host memory that compressed blocks have turned out not to need.
+void Mover::settle_host() {
+  slots_.settle([this](Block& block) { packing_.learn(block); });
+}
+
+// Returns false if only waiting for the device can help. Throws c10::Error.
+bool Mover::take_buffer(const Demand& demand, HostBuffer& buffer) {
+  try {
+    return arena_.take(demand, buffer);
+  } catch (const c10::Error&) {
+    if (slots_.oldest()) {
+      return false;
+    }
+    if (!drop_clean_copies(demand.bytes)) {
+      throw;
+    }
+  }
+  return arena_.take(demand, buffer);
+}
+
+// Before the memory of a block is given up whose host copy is true: if an unseen write is found,
+// the block is packed again, whatever it has become. If there is no memory for that, the copy is
+// dropped. Returns false if only waiting for the device can help.
+bool Mover::extend_host(Block& block) {
+  try {
+    if (!slots_.extend(block)) {
+      return false;
+    }
+    if (Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
+      return true;
+    }
+  } catch (const c10::Error&) {
+    if (slots_.oldest()) {
+      return false;
+    }
+  }
+  wrote(block);
+  return true;
+}
+
+// Takes the host memory that a copy of the block needs, or, with `release`, what giving up its
+// device memory needs. Returns false if only waiting for the device can help. Throws c10::Error.
+bool Mover::take_host(Block& block, bool release) {
+  settle_host();
+  if (release && Slots::shrunk(block) && !extend_host(block)) {
+    return false;
+  }
   if (block.host) {
     return true;
   }
   const codec::Kind kind = checks() ? packing_.wanted(block) : codec::Kind::None;
-  const size_t bytes = kind == codec::Kind::None ? block.size : codec::buffer_bytes(block.size);
+  Demand demand{block.size};
+  if (kind != codec::Kind::None) {
+    demand = Slots::demand(block, packing_.expected(block));
+  }
+  demand.coming = slots_.coming();
   HostBuffer buffer;
-  try {
-    if (!arena_.take(bytes, buffer)) {
-      return false;
-    }
-  } catch (const c10::Error&) {
-    if (!drop_clean_copies(bytes)) {
-      throw;
-    }
-    if (!arena_.take(bytes, buffer)) {
-      return false;
-    }
+  if (!take_buffer(demand, buffer)) {
+    return false;
   }
   block.host.buffer = std::move(buffer);
   if (checks()) {
@@ -181,8 +222,12 @@ bool Mover::take_host(Block& block) {
     }
   }
   // Without a hash, nobody would notice if the bytes came back as other ones.
-  if (block.host.hash && Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
+  if (kind != codec::Kind::None && block.host.hash &&
+      Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
     block.host.packed = kind;
+    slots_.taken(block, demand.spare);
+  } else {
+    arena_.shrink(block.host.buffer, block.size);
   }
   return true;
 }
@@ -254,6 +299,7 @@ void Mover::drop_host(Block& block) {
     retired_.push_back({*block.host.hash, block.host.touched});
   }
   if (block.host) {
+    slots_.dropped(block);
     arena_.give(block.host.buffer, block.host.touched);
   }
   block.host = {};
@@ -375,6 +421,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
       }
       users_[*block.host.hash] = block.user;
       block.host.touched = done = transfer_.events().record(home);
+      slots_.written(block, done);
     }
     if (settings_.verify && !matches(block)) {
       ++stats_.violations;
@@ -426,7 +473,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
 
 // Calls move(storage) if the block's storage still has it.
 template <class F>
-Mover::Outcome Mover::with_storage(Block& block, F move) {
+Mover::Outcome Mover::with_storage(Block& block, bool release, F move) {
   auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
   if (!storage) {
     return Outcome::Gone; // being freed: its deleter waits for the mutex
@@ -441,7 +488,7 @@ Mover::Outcome Mover::with_storage(Block& block, F move) {
     const c10::cuda::CUDAGuard guard(device_);
     if (!finished(block)) {
       outcome = Outcome::Unfinished;
-    } else if (!take_host(block)) {
+    } else if (!take_host(block, release)) {
       outcome = Outcome::Busy;
     } else if (move(*storage)) {
       outcome = Outcome::Moved;
@@ -454,13 +501,13 @@ Mover::Outcome Mover::with_storage(Block& block, F move) {
 }
 
 Mover::Outcome Mover::page_out(Block& block) {
-  return with_storage(block, [&](c10::StorageImpl& storage) {
+  return with_storage(block, /*release=*/true, [&](c10::StorageImpl& storage) {
     return start_page_out(block) && finish_page_out(block, storage);
   });
 }
 
 Mover::Outcome Mover::copy_ahead(Block& block) {
-  return with_storage(block, [&](c10::StorageImpl&) {
+  return with_storage(block, /*release=*/false, [&](c10::StorageImpl&) {
     const bool started = start_page_out(block);
     cancel_page_out(block);
     return started;
@@ -468,13 +515,15 @@ Mover::Outcome Mover::copy_ahead(Block& block) {
 }
 
 void Mover::wait_for_host() {
-  if (const EventRef oldest = arena_.oldest()) {
+  const EventRef copied = arena_.oldest();
+  if (const EventRef oldest = copied ? copied : slots_.oldest()) {
     {
       const Lock::Pause pause;
       const c10::cuda::CUDAGuard guard(device_);
       oldest->synchronize();
     }
     arena_.finished(oldest);
+    slots_.finished(oldest, [this](Block& block) { packing_.learn(block); });
   }
 }
 
@@ -749,7 +798,7 @@ size_t Mover::reserve_host(size_t bytes) {
 }
 
 size_t Mover::trim_host() {
-  while (arena_.oldest()) {
+  while (arena_.oldest() || slots_.oldest()) {
     wait_for_host();
   }
   const c10::cuda::CUDAGuard guard(device_);

@@ -8,6 +8,7 @@
 #include <torch/csrc/cuda/lms/kernel/checker.h>
 #include <torch/csrc/cuda/lms/move/freed.h>
 #include <torch/csrc/cuda/lms/move/packing.h>
+#include <torch/csrc/cuda/lms/move/slots.h>
 #include <torch/csrc/cuda/lms/move/transfer.h>
 #include <torch/csrc/cuda/lms/record/recorders.h>
 #include <torch/csrc/cuda/lms/stream/timeline.h>
@@ -97,7 +98,7 @@ class Mover {
   bool finish_page_out(Block& block, c10::StorageImpl& storage);
   void cancel_page_out(Block& block);
 
-  // Waits for the oldest copy that still uses a host buffer. Pauses the mutex.
+  // Waits for the oldest work after which there is more free host memory. Pauses the mutex.
   void wait_for_host();
 
   // ---- page-in ----
@@ -186,11 +187,16 @@ class Mover {
   const Arena& arena() const {
     return arena_;
   }
+  const Slots& slots() const {
+    return slots_;
+  }
   void reset_peak_stats() {
     arena_.reset_peak();
+    slots_.reset_peak();
   }
   void reset_accumulated_stats() {
     arena_.reset_accumulated();
+    slots_.reset_accumulated();
     forgotten_ = checker_.caught();
     packing_.reset_totals();
   }
@@ -231,9 +237,12 @@ class Mover {
   };
 
   template <class F>
-  Outcome with_storage(Block& block, F move);
+  Outcome with_storage(Block& block, bool release, F move);
   void wait_for(const EventRef& transfer, cudaStream_t stream);
-  bool take_host(Block& block);
+  bool take_host(Block& block, bool release);
+  bool take_buffer(const Demand& demand, HostBuffer& buffer);
+  bool extend_host(Block& block);
+  void settle_host();
   void drop_host(Block& block);
   void show(compat::Range& range, const char* transfer, const Block& block) const;
   void copy_out(Block& block);
@@ -262,6 +271,7 @@ class Mover {
   Arena arena_;
   Checker checker_;
   Packing packing_;
+  Slots slots_;
   FreedMemory freed_;
   std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
   std::vector<Stray> strays_; // for each home and stream, the last one

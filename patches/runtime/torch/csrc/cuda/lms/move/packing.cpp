@@ -17,6 +17,12 @@ constexpr double kLinkShare = 0.9;
 constexpr size_t kSmallest = size_t(1) << 20; // bytes
 // If there are more kinds of blocks, sizes change all the time, and what is known is of no use.
 constexpr size_t kMostKnown = 4096;
+// What is kept of a buffer, as long as nothing is known: that of dense bfloat16.
+constexpr double kFirstShare = 0.75;
+// Blocks like each other differ a little. What does not fit is no error, but fragments memory.
+constexpr double kMargin = 1.0 / 64;
+// How fast the most of the last rounds is forgotten, in each round with less.
+constexpr size_t kForget = 16;
 // The same measurement: so many thread blocks, divided by what is left of a byte, fill the link,
 // and these numbers are enough for all data. The fewer there are, the less they slow down compute.
 constexpr double kThreadBlocks = 12;
@@ -102,6 +108,7 @@ void Packing::learn(Block& block) {
   Known& known = known_[{block.size, block.origin.writer, block.host.packed}];
   known.choice.packed(block.size, written);
   known.left = static_cast<float>(static_cast<double>(written) / static_cast<double>(block.size));
+  known.end = std::max(Packer::end(block.host.buffer), known.end - known.end / kForget);
 }
 
 void Packing::copied(const Block& block) {
@@ -109,6 +116,15 @@ void Packing::copied(const Block& block) {
   if (found != known_.end()) {
     found->second.choice.copied();
   }
+}
+
+size_t Packing::expected(const Block& block) const {
+  const size_t most = codec::buffer_bytes(block.size);
+  const auto found = known_.find(like(block));
+  const double bytes = found == known_.end()
+                           ? kFirstShare * static_cast<double>(most)
+                           : (1 + kMargin) * static_cast<double>(found->second.end);
+  return std::min(most, static_cast<size_t>(bytes));
 }
 
 double Packing::share(const Origin& origin, size_t bytes) const {

@@ -52,6 +52,9 @@ class Packing {
   // The block is about to be copied as it is.
   void copied(const Block& block);
 
+  // How many bytes of a host buffer the block will probably need, if it is packed.
+  size_t expected(const Block& block) const;
+
   // The time that a transfer takes, as a share of the time of a copy of all its bytes. 1 if the
   // blocks like this one are not compressed, or if nothing is known of them.
   double share(const Origin& origin, size_t bytes) const;
@@ -92,6 +95,7 @@ class Packing {
   struct Known {
     codec::Choice choice;
     float left = 0; // bytes written per byte in the last round; 0 if not known
+    size_t end = 0; // bytes of a host buffer, the most of the last rounds
   };
 
   static Like like(const Block& block) {
