@@ -5,7 +5,8 @@
 needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
 and leaves planned.json and planned.md in DIR. Each workload is a process of its own. Exits 1 if
 losses with LMS differ from those in memory. Peers train without LMS on a GPU of the limit's size,
-for a few iterations; TRL's offloading needs trl.
+for a few iterations, each in a process of its own, too: when cuDNN gets no memory, it takes another
+algorithm, and keeps to it for the rest of the process. TRL's offloading needs trl.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, which
@@ -113,13 +114,10 @@ def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict
     torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
         return run(workload, iterations, lms=False, peer=PEERS[mode])
-    except (torch.cuda.OutOfMemoryError, ImportError) as error:
-        why = "out of memory" if isinstance(error, torch.cuda.OutOfMemoryError) else str(error)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    gc.collect()
-    torch.cuda.empty_cache()
-    return {"error": why}
+    except torch.cuda.OutOfMemoryError:
+        return {"error": "out of memory"}
+    except ImportError as error:
+        return {"error": str(error)}
 
 
 def parts(workload: Workload) -> dict[str, float]:
@@ -164,17 +162,24 @@ def rates() -> dict[str, float]:
     return found
 
 
-def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
+def deterministic() -> None:
     import torch
 
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
+    """In memory, and with LMS in each of the modes at each limit."""
+    import torch
+
+    deterministic()
     workload = WORKLOADS[name]
     speed = rates()
     torch.cuda.empty_cache()
-    found = {"rates": speed, "parts": parts(workload), "rows": []}
+    found = {"rates": speed, "parts": parts(workload), "bounds": {}, "rows": []}
     memory = run(workload, iterations, lms=False)
     found["memory"] = memory
     import torch.cuda.lms
@@ -183,21 +188,16 @@ def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
         limit = int(part * memory["peak_allocated_bytes"])
         excess = memory["peak_allocated_bytes"] - limit
         up, down = found["parts"]["up"], found["parts"]["down"]
-        bound = max(up, excess / speed["out"]) + max(down, excess / speed["in"])
+        found["bounds"][limit] = max(up, excess / speed["out"]) + max(down, excess / speed["in"])
         for mode in modes:
-            if mode in PEERS:
-                result = run_peer(workload, mode, min(iterations, PEER_ITERATIONS), limit)
-            else:
-                torch.cuda.set_enabled_lms(True)
-                torch.cuda.set_limit_lms(limit)
-                torch.cuda.lms.set_planning(mode == "planned")
-                result = run(workload, iterations, lms=True)
-                torch.cuda.set_enabled_lms(False)
-                torch.cuda.set_limit_lms(0)
-            result.update(limit=limit, mode=mode, bound=bound)
-            found["rows"].append(result)
-            times = [result["error"]] if "error" in result else map(int, result["milliseconds"])
-            print(name, limit, mode, *times, file=sys.stderr, flush=True)
+            torch.cuda.set_enabled_lms(True)
+            torch.cuda.set_limit_lms(limit)
+            torch.cuda.lms.set_planning(mode == "planned")
+            result = run(workload, iterations, lms=True)
+            torch.cuda.set_enabled_lms(False)
+            torch.cuda.set_limit_lms(0)
+            found["rows"].append({**result, "limit": limit, "mode": mode})
+            print(name, limit, mode, *map(int, result["milliseconds"]), file=sys.stderr, flush=True)
     return found
 
 
@@ -210,7 +210,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         return {**dict.fromkeys(cells(found, reference, kept), ""), **known}
     time = statistics.median(row["milliseconds"][-kept:])
     count = row["counts"][-1] if row["counts"] else dict.fromkeys(COUNTS, 0)
-    bound = row.get("bound", 0) * 1e3
+    bound = found["bounds"].get(str(row.get("limit")), 0) * 1e3
     return {
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
         "mode": row.get("mode", "in memory"),
@@ -243,6 +243,35 @@ def compressed(count: dict[str, int]) -> str:
     return f"{count['compressed_bytes'] / GB:.2f} GB to {left:.2f}"
 
 
+def apart(*arguments: str) -> Any:
+    """What this program measures in a process of its own; None if it fails."""
+    environment = {
+        **os.environ,
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "row.json")
+        command = [sys.executable, __file__, "--out", str(result), *arguments]
+        done = subprocess.run(command, env=environment)
+        return json.loads(result.read_text()) if done.returncode == 0 else None
+
+
+def workload_in_modes(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any] | None:
+    """measure(), with the peers' rows at each limit; None if it fails."""
+    common = ("--measure", name, "--iterations", str(iterations))
+    found = apart(*common, "--modes", *(mode for mode in modes if mode not in PEERS))
+    for limit in map(int, found["bounds"] if found else ()):
+        for mode in (mode for mode in modes if mode in PEERS):
+            result = apart(*common, "--modes", mode, "--limit", str(limit)) or {"error": "failed"}
+            found["rows"].append({**result, "limit": limit, "mode": mode})
+            times = [result["error"]] if "error" in result else map(int, result["milliseconds"])
+            print(name, limit, mode, *times, file=sys.stderr, flush=True)
+    if found:
+        found["rows"].sort(key=lambda row: -row["limit"])
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -251,28 +280,26 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=32, help="of each row (default: 32)")
     parser.add_argument("--kept", type=int, default=6, help="last ones in the median (default: 6)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--measure", choices=WORKLOADS, help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # of a peer, with --measure
     arguments = parser.parse_args()
     if arguments.measure:
-        found = measure(arguments.measure, arguments.iterations, arguments.modes)
+        name, iterations, modes = arguments.measure, arguments.iterations, arguments.modes
+        if arguments.limit:
+            deterministic()
+            iterations = min(iterations, PEER_ITERATIONS)
+            found = run_peer(WORKLOADS[name], modes[0], iterations, arguments.limit)
+        else:
+            found = measure(name, iterations, modes)
         arguments.out.write_text(json.dumps(found))
         return 0
     tables, data, failed = {}, {}, False
-    environment = {
-        **os.environ,
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
     for name in arguments.workloads:
-        with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder, "row.json")
-            command = [sys.executable, __file__, "--measure", name, "--out", str(result)]
-            command += ["--iterations", str(arguments.iterations), "--modes", *arguments.modes]
-            if subprocess.run(command, env=environment).returncode != 0:
-                failed = True
-                continue
-            found = json.loads(result.read_text())
+        found = workload_in_modes(name, arguments.iterations, arguments.modes)
+        if found is None:
+            failed = True
+            continue
         rows = [cells(found, row, arguments.kept) for row in (found["memory"], *found["rows"])]
         failed = failed or any(
             row["losses"] == "DIFFERENT" for row in rows if row["mode"] not in PEERS
