@@ -68,7 +68,11 @@ PARTS = {
         seconds=120,
         alone=True,
     ),
-    "overhead": Part(command=("tests/gpu/overhead.py", "--out", "{out}"), seconds=180, alone=True),
+    "overhead": Part(
+        command=("tests/gpu/overhead.py", "--out", "{out}", "--processes", "5"),
+        seconds=300,
+        alone=True,
+    ),
     "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300, alone=True),
     "planned": Part(
         command=("tests/gpu/planned.py", "--out", "{out}", "--modes", "planned"),

@@ -80,6 +80,18 @@ def marks() -> Any:
     return Marks()
 
 
+def mend_record_stream() -> None:
+    """Gives the operator that overlap needs a function for fake tensors with its parameters.
+
+    That of some releases has three parameters, but the operator has two, so compiling fails.
+    """
+    try:
+        from torch._dynamo.variables.streams import record_stream
+    except ImportError:
+        return  # this release has no such operator
+    record_stream.register_fake(lambda tensor, stream_index: None)
+
+
 class Trainer:
     """One model, its first weights and batches, and rows that train it."""
 
@@ -120,6 +132,7 @@ class Trainer:
         for key, value in row.offload.items():
             setattr(torch._functorch.config, key, value)
         if row.offload:
+            mend_record_stream()
             torch._inductor.config.joint_custom_post_pass = marks()
             # Its prefetching measures operators, which Inductor refuses to do otherwise.
             torch.use_deterministic_algorithms(False)
