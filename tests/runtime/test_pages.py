@@ -32,7 +32,38 @@ def scattered(device):
     return moved, same, bool((large == 99).all()), device.races()
 
 
+def beside_free_pages(device):
+    """A small idle tensor lies beside a hole of two whole pages, but makes no third page free."""
+    import torch
+
+    mib = 1 << 20
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.set_limit_lms(400 * mib)
+    sizes = {"first": 25, "small": 10, "hole": 45, "third": 30, "gap": 25, "last": 15}  # MiB
+    rows = {
+        name: torch.full((size * mib // 4,), float(size), device="cuda")
+        for name, size in sizes.items()
+    }
+    del rows["hole"], rows["gap"]
+    torch.cuda.set_limit_lms(torch.cuda.memory_reserved())
+    before = torch.cuda.lms.stats()["page_out_bytes"]
+    wide = torch.full((60 * mib // 4,), 7.0, device="cuda")  # three pages
+    moved = (torch.cuda.lms.stats()["page_out_bytes"] - before) / mib
+    out = [name for name, tensor in rows.items() if not torch.cuda.lms.is_resident(tensor)]
+    same = bool((wide == 7).all())
+    del wide
+    values = [float(tensor[-1]) for tensor in rows.values()]
+    return moved, out, same, values, device.races()
+
+
 @since((2, 1), "expandable segments")
 def test_only_the_missing_pages_are_paged_out():
     moved, same, large, races = run_sim(scattered, mib=2048, environment=EXPANDABLE)
     assert (moved, same, large, races) == (25, True, True, [])
+
+
+@since((2, 1), "expandable segments")
+def test_pages_that_are_free_already_are_not_counted_twice():
+    moved, out, same, values, races = run_sim(beside_free_pages, mib=2048, environment=EXPANDABLE)
+    assert (moved, out, same) == (15, ["last"], True)
+    assert (values, races) == ([25, 10, 30, 15], [])
