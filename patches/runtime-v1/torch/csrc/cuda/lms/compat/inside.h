@@ -38,6 +38,7 @@ struct SegmentInfo {
   int64_t device = 0;
   int64_t address = 0;
   int64_t total_size = 0; // bytes
+  bool is_large = false; // only asked for expandable segments, which there are none of
   cudaStream_t stream = nullptr;
   std::vector<BlockInfo> blocks; // by address; contiguous
 };
