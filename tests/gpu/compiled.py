@@ -225,15 +225,12 @@ def bound(base: dict[str, Any], limit: int, rates: tuple[float, float]) -> float
 
 
 def measure(name: str, rows: list[str], *, tiny: bool, iterations: int) -> dict[str, Any]:
+    import determinism
     import torch
     import torch._functorch.config
     import torch._inductor.config
 
-    # Without warn_only: with it, attention's backward pass would not be deterministic.
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
+    determinism.turn_on()
     torch.set_float32_matmul_precision("high")
     rates = link()
     trainer = Trainer(name, tiny=tiny, iterations=iterations)

@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import determinism
 import machine
 import report
 from peers import PEERS, Peer
@@ -162,20 +163,11 @@ def rates() -> dict[str, float]:
     return found
 
 
-def deterministic() -> None:
-    import torch
-
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-
-
 def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
     """In memory, and with LMS in each of the modes at each limit."""
     import torch
 
-    deterministic()
+    determinism.turn_on()
     workload = WORKLOADS[name]
     speed = rates()
     torch.cuda.empty_cache()
@@ -287,7 +279,7 @@ def main() -> int:
     if arguments.measure:
         name, iterations, modes = arguments.measure, arguments.iterations, arguments.modes
         if arguments.limit:
-            deterministic()
+            determinism.turn_on()
             iterations = min(iterations, PEER_ITERATIONS)
             found = run_peer(WORKLOADS[name], modes[0], iterations, arguments.limit)
         else:

@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/base/stats.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace torch::cuda::lms {
 

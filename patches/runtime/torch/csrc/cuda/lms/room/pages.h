@@ -3,7 +3,6 @@
 #include <torch/csrc/cuda/lms/block/block.h>
 #include <torch/csrc/cuda/lms/compat/compat.h>
 
-#include <unordered_map>
 #include <vector>
 
 namespace torch::cuda::lms {

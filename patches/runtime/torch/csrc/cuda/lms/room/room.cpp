@@ -505,7 +505,10 @@ bool Room::reclaim_pages(size_t bytes) {
   const size_t cap = limit_.cap().bytes();
   const size_t left = std::min(limit_.free(), cap - std::min(cap, reserved_bytes()));
   const size_t needed = in_pages(bytes); // of which `left` may still be mapped
-  const size_t missing = needed - std::min(needed, left);
+  if (needed <= left) {
+    return false; // pages are not what is missing
+  }
+  const size_t missing = needed - left;
   return reclaim_chosen([this, missing](const auto& segments) {
     std::vector<Block*> idle = policy_.candidates();
     idle.erase(
