@@ -23,7 +23,8 @@ from typing import Any
 TESTS = Path(__file__).resolve().parent.parent
 CAPACITY = 100_000  # MiB; expandable segments reserve more addresses than that
 LMS = ("page_out_count", "page_out_bytes", "page_in_count", "prefetch_count")
-LMS += ("out_of_memory_retries", "planned_iterations", "plan_departures")
+LMS += ("compacted_count", "compacted_bytes", "out_of_memory_retries")
+LMS += ("planned_iterations", "plan_departures")
 ALLOCATOR = ("num_alloc_retries", "num_device_alloc", "num_device_free")
 
 
@@ -113,6 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--part", type=float, default=0.85, help="limit as a part of the peak")
     parser.add_argument("--iterations", type=int, default=12, metavar="N")
     parser.add_argument("--on-demand", action="store_true", help="without plans")
+    parser.add_argument("--late", action="store_true", help="the host sees no event as done")
     parser.add_argument("--fixed-segments", action="store_true", help="not expandable ones")
     options = parser.parse_args(arguments)
     if not options.fixed_segments:
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.path.append(str(TESTS / "simcuda"))
     from simcuda.device import start
 
-    start(mib=CAPACITY, race=0, poison=0, bytes=0)
+    start(mib=CAPACITY, race=0, poison=0, bytes=0, query_notready=int(options.late))
     rehearse(options.workload, options.part, options.iterations, not options.on_demand)
     sys.stdout.flush()
     os._exit(0)  # the model is freed with the process

@@ -137,6 +137,7 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
         DEVICE.reuse_addresses(False)
     torch.cuda.lms._set_stress(False)
     torch.cuda.lms._set_late(False)
+    torch.cuda.lms._set_shuffle(False)
     torch.cuda.lms._set_verify_clean(False)
     gc.collect()
     races = DEVICE.races()

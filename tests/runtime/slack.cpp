@@ -12,7 +12,7 @@ int main(int count, char** arguments) {
     double seconds;
     bool failed;
   };
-  std::map<int, Course> courses; // by part, in hundredths
+  std::map<int, Course> courses; // by part, in thousandths
   for (int k = 2; k < count; ++k) {
     int part = 0;
     int failed = 0;
@@ -25,10 +25,10 @@ int main(int count, char** arguments) {
   torch::cuda::lms::Slack slack;
   for (int k = std::atoi(arguments[1]); k > 0; --k) {
     const double now = slack.part();
-    const auto hundredths = static_cast<int>(now * 100 + 0.5);
-    const Course& found = courses.at(hundredths);
+    const auto thousandths = static_cast<int>(now * 1000 + 0.5);
+    const Course& found = courses.at(thousandths);
     slack.took(now, found.seconds, found.failed);
     slack.took(1, 0, true); // an iteration of another plan
-    std::printf("%d ", hundredths);
+    std::printf("%d ", thousandths);
   }
 }

@@ -287,6 +287,32 @@ class Fragments(Job):
         return [large]
 
 
+class Scattered(Job):
+    """Memory is in pieces that are too small, until a storage has moved."""
+
+    def __init__(self):
+        self.x = {str(i): managed(pattern(4, start=i)) for i in range(15) if i % 5 != 2}
+
+    def tensors(self):
+        return self.x
+
+    def prepare(self):
+        # Five lie side by side in each of three segments, and the one in the middle is missing.
+        values = {name: tensor.cpu() for name, tensor in self.x.items()}
+        for tensor in self.x.values():
+            tensor.data = torch.empty(0, device="cuda")
+        torch.cuda.empty_cache()
+        places = [managed(pattern(4)) for _ in range(15)]
+        for name, tensor in self.x.items():
+            tensor.data = places[int(name)]
+            tensor.copy_(values[name])
+
+    def run(self):
+        large = torch.ones(8 * MIB, dtype=torch.uint8, device="cuda")
+        self.x["0"].mul_(2)
+        return [large]
+
+
 class Trimming(Job):
     """Host memory is given up, and needed again."""
 
@@ -372,6 +398,8 @@ CASES = [
     (Fragments, "cudaFree", UNKNOWN),
     (Fragments, "cudaDeviceSynchronize", UNKNOWN),
     (Fragments, "cudaMemcpyAsync", UNKNOWN),
+    (Scattered, "cudaMemcpyAsync", UNKNOWN),
+    (Scattered, "cudaEventRecord", UNKNOWN),
     (Trimming, "cudaHostRegister", OUT_OF_MEMORY),
     (Trimming, "cudaHostUnregister", UNKNOWN),
 ]

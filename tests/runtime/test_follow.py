@@ -98,6 +98,19 @@ def test_all_page_ins_of_a_planned_iteration_are_ahead():
     assert moved["page_in_count"] == moved["prefetch_count"] > 0
 
 
+def test_what_a_plan_transfers_can_be_moved_meanwhile():
+    """Storages move on the device, also while they are copied, and keep their bytes."""
+    losses = expected(14)
+    chain = Chain()
+    found = []
+    for k in range(14):
+        torch.cuda.lms._set_shuffle(k > 6)
+        found.append(chain.train(pattern(1, start=k)))
+        torch.cuda.lms._wait_for_plans()
+    assert found == losses
+    assert stat("planned_iterations") > 8
+
+
 def train_until_planned() -> None:
     torch.cuda.set_limit_lms(LIMIT)
     train(7)
@@ -306,9 +319,10 @@ def test_a_plan_that_is_slower_is_not_followed():
 
 
 @simulated
-@pytest.mark.parametrize("times", [1, 9])
+@pytest.mark.parametrize("times", [1, 30])
 def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
-    """It does in every iteration here, because the device refuses memory for another stream."""
+    """It does in every iteration here, because the device refuses memory for another stream. If it
+    does so only in the first one, a second plan takes more, and then the first part is used."""
     side = torch.cuda.Stream()
 
     def refuse(k: int) -> None:
@@ -318,10 +332,10 @@ def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
         torch.cuda.caching_allocator_delete(address)
 
     expected(1)
-    train(14, between=lambda k: refuse(k) if k < times else None)
+    train(30, between=lambda k: refuse(k) if k < times else None)
     assert stat("planned_iterations") > 4
     assert torch.cuda.memory_stats()["num_alloc_retries"] >= times
-    assert stat("plans") == 1 if times == 1 else stat("plans") > 1
+    assert stat("plans") == 3 if times == 1 else stat("plans") > 3
 
 
 class Programs(unseen.Programs):
@@ -341,6 +355,7 @@ def test_random_programs_that_repeat(mode, seed, writer):
     """Tensors on any stream, views, writes, an extension: each repetition has every byte right."""
     limit = 48 << 10
     torch.cuda.set_limit_lms(limit)
+    torch.cuda.lms._set_shuffle(seed % 2 == 1)
     kept = [pattern(1 / 64, start=k) for k in range(6)]
     for n in range(7):
         programs = Programs(writer, seed=seed, limit=limit, largest=limit // 3, modes=[mode])

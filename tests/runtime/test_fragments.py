@@ -72,6 +72,16 @@ def test_storages_of_another_stream_are_no_neighbours():
     assert all((t.cpu() == float(i)).all() for i, t in enumerate(tensors))
 
 
+def test_room_for_a_workspace_is_made_before_it_is_asked_for():
+    torch.cuda.lms._set_late(False)
+    tensors = fill()
+    before = stat("page_out_count")
+    torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(8 * MIB))
+    assert stat("page_out_count") - before == 2
+    assert stat("out_of_memory_retries") == 0
+    assert all((t.cpu() == float(i)).all() for i, t in enumerate(tensors))
+
+
 def test_everything_goes_when_nothing_less_helps():
     tensors = fill()
     before = sources()
@@ -113,8 +123,13 @@ def test_the_automatic_limit_recovers():
     whole = stat("limit_bytes")
 
     def fail() -> None:
-        # 24 of 60 MiB are in use and lie between all that is free.
+        # 24 of 60 MiB are in use and lie between all that is free. They cannot be moved.
         tensors = fill()
+        other = torch.cuda.Stream()
+        with torch.cuda.stream(other):
+            for tensor in tensors:
+                tensor.sum()
+        other.synchronize()
         del tensors[1::2]
         torch.zeros(floats(12), device="cuda")
 

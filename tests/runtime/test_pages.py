@@ -17,6 +17,7 @@ def scattered(device):
         return torch.full((size * mib // 4,), float(value), device="cuda")
 
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._set_late(True)  # nothing is moved on the device before the request fails
     torch.cuda.set_limit_lms(400 * mib)
     large = full(120, 99)
     rows = [full(25, i) for i in range(10)]  # 250 MiB behind it, in pages of 20 MiB
@@ -38,6 +39,7 @@ def beside_free_pages(device):
 
     mib = 1 << 20
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._set_late(True)
     torch.cuda.set_limit_lms(400 * mib)
     sizes = {"first": 25, "small": 10, "hole": 45, "third": 30, "gap": 25, "last": 15}  # MiB
     rows = {

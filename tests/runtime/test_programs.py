@@ -253,6 +253,7 @@ class Programs(RuleBasedStateMachine):
             torch.cuda.synchronize(0)
             torch.cuda.synchronize(1)
             torch.cuda.lms._set_stress(False)
+            torch.cuda.lms._set_shuffle(False)
             torch.cuda.lms._set_verify_clean(False)
             torch.cuda.set_limit_lms(0)
             torch.cuda.set_enabled_lms(False)
@@ -376,7 +377,7 @@ class Programs(RuleBasedStateMachine):
     # Tensors -----------------------------------------------------------------------------------
 
     @initialize(
-        regime=st.sampled_from(("limit", "stress", "verify", "cap")),
+        regime=st.sampled_from(("limit", "stress", "verify", "cap", "shuffle")),
         late=st.booleans(),
         limit=st.sampled_from(LIMITS),
     )
@@ -390,6 +391,7 @@ class Programs(RuleBasedStateMachine):
                 return
         torch.cuda.set_limit_lms(limit)
         torch.cuda.lms._set_stress(regime == "stress")
+        torch.cuda.lms._set_shuffle(regime == "shuffle")
         torch.cuda.lms._set_verify_clean(regime == "verify")
         if regime == "cap" and self.with_lms:
             self.capped = True

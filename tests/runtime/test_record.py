@@ -111,6 +111,26 @@ def test_what_is_paged_out_is_used_all_the_same(tmp_path):
     assert torch.equal(x.cpu(), pattern(4, start=1, device="cpu"))
 
 
+def test_a_workspace_is_of_its_operator(tmp_path):
+    """Memory that is not a storage: cuDNN's operators request it for as long as they run."""
+    x = managed(pattern(1))
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+        address = torch.cuda.caching_allocator_alloc(4 * MIB)
+        torch.cuda.caching_allocator_delete(address)
+        torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(MIB // 2))  # small
+        x.add_(1)
+    trace = trace_of(tmp_path / "trace.json")
+    events = kinds(trace, "operator", "allocated", "freed", "written")
+    assert [event[0] for event in events] == [
+        *("operator", "written", "allocated", "freed"),
+        *("operator", "written"),
+    ]
+    allocated, freed = events[2:4]
+    assert allocated[1] == freed[1]
+    assert allocated[2] == 4 * MIB
+
+
 def test_a_second_recording_begins_anew(tmp_path):
     x = managed(pattern(1))
     with torch.cuda.lms.record(tmp_path / "first.json"):

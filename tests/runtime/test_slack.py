@@ -16,36 +16,42 @@ def program(tmp_path_factory):
 
 
 def parts(program, seconds, failed, iterations=60):
-    """The parts, in hundredths, that plans used one after the other."""
-    lines = [f"{part} {seconds(part)} {int(failed(part))}" for part in range(80, 100)]
+    """The parts, in thousandths, that plans used one after the other."""
+    lines = [f"{part} {seconds(part)} {int(failed(part))}" for part in range(800, 1000)]
     used = [int(word) for word in run_cxx(program, str(iterations), *lines).split()]
     assert len(used) == iterations
     return [part for part, _ in itertools.groupby(used)]
 
 
-def test_all_is_used_while_nothing_fails(program):
-    assert parts(program, lambda part: part, lambda part: False) == [99]
+def test_more_is_used_if_nothing_fails(program):
+    assert parts(program, lambda part: 2 - part / 1000, lambda part: False) == [985, 995]
+
+
+def test_more_that_makes_nothing_faster_is_given_up(program):
+    assert parts(program, lambda part: part, lambda part: part > 985) == [985, 995, 985]
 
 
 def test_less_is_used_until_nothing_fails(program):
-    assert parts(program, lambda part: part, lambda part: part > 96) == [99, 98, 97, 96]
+    assert parts(program, lambda part: part, lambda part: part > 955) == [985, 975, 965, 955]
 
 
 def test_the_fastest_part_is_used_in_the_end(program):
-    """Less memory costs time, and at 97 the native allocator stops to wait."""
-    seconds = {99: 1.0, 98: 1.01, 97: 0.9}
-    found = parts(program, lambda part: seconds.get(part, 1.2 - part / 1000), lambda part: True)
-    assert found == [99, 98, 97, 96, 95, 94, 97]
+    """Less memory costs time, and at 965 the native allocator stops to wait."""
+    seconds = {985: 1.0, 975: 1.01, 965: 0.9}
+    found = parts(program, lambda part: seconds.get(part, 1.2 - part / 10000), lambda part: True)
+    assert found == [985, 975, 965, 955, 945, 935, 965]
 
 
 def test_less_that_makes_nothing_faster_is_given_up(program):
-    assert parts(program, lambda part: 2 - part / 100, lambda part: True) == [99, 98, 97, 96, 99]
+    found = parts(program, lambda part: 2 - part / 1000, lambda part: True)
+    assert found == [985, 975, 965, 955, 985]
 
 
 def test_the_last_step_can_be_a_step_too_far(program):
-    """Nothing fails at 98, but copying more takes longer than the failures did."""
-    assert parts(program, lambda part: 2 - part / 100, lambda part: part > 98) == [99, 98, 99]
+    """Nothing fails at 975, but copying more takes longer than the failures did."""
+    found = parts(program, lambda part: 2 - part / 1000, lambda part: part > 975)
+    assert found == [985, 975, 985]
 
 
 def test_there_is_a_least_part(program):
-    assert parts(program, lambda part: part, lambda part: True)[-1] == 85
+    assert parts(program, lambda part: part, lambda part: True)[-1] == 855

@@ -23,7 +23,7 @@ from tensors import evict, managed, pattern
 TIMEOUT = 120  # seconds, for the scenario's process; it dumps its threads' stacks before
 
 
-def shared_tensors(device, threads, rounds, seconds, own_streams, toggled=False):
+def shared_tensors(device, threads, rounds, seconds, own_streams, toggled=False, shuffled=False):
     import faulthandler
     import random
     import threading
@@ -35,6 +35,7 @@ def shared_tensors(device, threads, rounds, seconds, own_streams, toggled=False)
     torch.cuda.set_size_lms(4 * KIB)
     torch.cuda.set_limit_lms(160 * KIB)
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._set_shuffle(shuffled)
 
     def numbers(i):
         return torch.arange(4096 + 512 * i, dtype=torch.int32) % 1021 + i
@@ -139,8 +140,10 @@ def test_streams_of_their_own():
     judge(run_sim(shared_tensors, 4, 30, TIMEOUT - 20, True, devices=2, timeout=TIMEOUT))
 
 
-def test_one_default_stream():
-    judge(run_sim(shared_tensors, 4, 30, TIMEOUT - 20, False, devices=2, timeout=TIMEOUT))
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_one_default_stream(shuffled):
+    arguments = (4, 30, TIMEOUT - 20, False, False, shuffled)
+    judge(run_sim(shared_tensors, *arguments, devices=2, timeout=TIMEOUT))
 
 
 @pytest.mark.parametrize("own_streams", [True, False])

@@ -269,7 +269,7 @@ def get_enabled_lms():
 def set_limit_lms(limit):
     r"""Sets how many bytes PyTorch may reserve on each GPU (``memory_reserved()``).
 
-    LMS starts to page out when 95 % of the limit is in use, or up to 99 % when it
+    LMS starts to page out when 95 % of the limit is in use, or up to 99.5 % when it
     follows a plan; the rest is left for fragmentation. The limit is exceeded only
     when memory that cannot be paged out needs more: what running operators use at
     once, tensors smaller than ``set_size_lms``, and held tensors.
@@ -1351,6 +1351,8 @@ def stats(device=None):
           the host for them
         - ``page_in_count``, ``page_in_bytes``: page-ins, and bytes copied back
         - ``clean_count``: page-outs that needed no copy
+        - ``compacted_count``, ``compacted_bytes``: storages that were moved on the
+          GPU, so that free memory is in one piece
         - ``resident_bytes``, ``paged_out_bytes``: managed storages on the GPU, and
           on the host only; each also with ``_peak``
         - ``held_bytes``, ``held_bytes_peak``: storages kept on the GPU by
@@ -1626,6 +1628,11 @@ def summary_lines(stats):
 def _set_stress(enable):
     """Sets whether everything idle is paged out at each allocation. For tests."""
     _check(_load().lms_set_option(b"stress", int(enable)))
+
+
+def _set_shuffle(enable):
+    """Sets whether idle storages are moved on the GPU at each allocation. For tests."""
+    _check(_load().lms_set_option(b"shuffle", int(enable)))
 
 
 def _set_late(enable):

@@ -77,6 +77,8 @@ std::vector<SegmentInfo> snapshot() {
       segment.total_size += info.size;
       segment.blocks.push_back(info);
     }
+    // Those for small requests have 1 or 2 MiB.
+    segment.is_large = segment.total_size > (int64_t(2) << 20);
     segments.push_back(std::move(segment));
   }
   return segments;

@@ -38,7 +38,7 @@ struct SegmentInfo {
   int64_t device = 0;
   int64_t address = 0;
   int64_t total_size = 0; // bytes
-  bool is_large = false; // only asked for expandable segments, which there are none of
+  bool is_large = false; // whether requests of more than 1 MiB are served from it
   cudaStream_t stream = nullptr;
   std::vector<BlockInfo> blocks; // by address; contiguous
 };

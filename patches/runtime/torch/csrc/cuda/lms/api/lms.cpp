@@ -343,6 +343,8 @@ int lms_set_option(const char* name, int value) {
   }
   if (std::strcmp(name, "stress") == 0) {
     settings.stress = value != 0;
+  } else if (std::strcmp(name, "shuffle") == 0) {
+    settings.shuffle = value != 0;
   } else if (std::strcmp(name, "late") == 0) {
     settings.late = value != 0;
   } else if (std::strcmp(name, "verify_clean") == 0) {

@@ -73,6 +73,8 @@ std::vector<Entry> make_entries() {
       {"lms.page_in_count", &Stats::page_in_count},
       {"lms.page_in_bytes", &Stats::page_in_bytes},
       {"lms.clean_count", &Stats::clean_count},
+      {"lms.compacted_count", &Stats::compacted_count},
+      {"lms.compacted_bytes", &Stats::compacted_bytes},
       {"lms.adopted", &Stats::adopted},
       {"lms.out_of_memory_retries", &Stats::out_of_memory_retries},
       {"lms.out_of_memory_caught", &Stats::out_of_memory_caught},

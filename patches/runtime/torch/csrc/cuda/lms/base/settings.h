@@ -38,6 +38,10 @@ struct Settings {
   // does not see fails at once.
   Published<bool> stress{false};
 
+  // Move all idle blocks to other places on the device at each request. For tests: what uses an old
+  // address finds other bytes there.
+  Published<bool> shuffle{false};
+
   // Make room only after a request has failed, and keep no memory free for libraries. For tests.
   Published<bool> late{false};
 

@@ -73,6 +73,8 @@ struct Stats {
   int64_t page_in_count = 0;
   int64_t page_in_bytes = 0;
   int64_t clean_count = 0; // page-outs that did not need a copy
+  int64_t compacted_count = 0; // blocks that were moved on the device, to join free memory
+  int64_t compacted_bytes = 0;
   int64_t adopted = 0; // storages that came under management
   int64_t out_of_memory_retries = 0; // allocations that failed at first
   int64_t out_of_memory_caught = 0; // failed allocations in operators that went on without an error
@@ -103,6 +105,7 @@ struct Stats {
     paged_out_bytes.reset_accumulated();
     held_bytes.reset_accumulated();
     page_out_count = page_out_bytes = page_in_count = page_in_bytes = 0;
+    compacted_count = compacted_bytes = 0;
     clean_count = adopted = out_of_memory_retries = out_of_memory_caught = 0;
     over_limit_count = 0;
     clean_violations = violations = 0;

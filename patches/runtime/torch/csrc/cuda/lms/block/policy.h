@@ -25,6 +25,12 @@ class Policy {
     now_ = 0;
   }
 
+  // Whether the transfer of the block that is in flight will have ended when the running operator
+  // starts, as far as that is foreseen.
+  bool expects_end(const Block& block) const {
+    return now_ > 0 && block.busy_until > 0 && block.busy_until <= now_;
+  }
+
   // An operator starts to use the block.
   void used(Block& block) {
     remove(block);

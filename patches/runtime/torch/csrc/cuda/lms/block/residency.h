@@ -48,6 +48,15 @@ class Residency {
     return false;
   }
 
+  // Whether this is the only reason, and it was added once.
+  bool only(Reason reason) const {
+    uint32_t sum = 0;
+    for (const uint32_t count : counts_) {
+      sum += count;
+    }
+    return sum == 1 && has(reason);
+  }
+
   // Whether the block stays until the program releases it, however long that takes.
   bool lasting() const {
     return has(Reason::Holder) || released_by_user();

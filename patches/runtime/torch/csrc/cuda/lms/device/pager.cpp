@@ -19,7 +19,17 @@ Pager::Pager(
       pools(device),
       registry(*this, *this, Native(native), policy, stats),
       mover(device, settings, Native(native), registry, stats, recorders),
-      room(device, settings, Native(native), pools, registry, policy, mover, stats, attention),
+      room(
+          device,
+          settings,
+          Native(native),
+          pools,
+          registry,
+          policy,
+          mover,
+          stats,
+          recorders,
+          attention),
       follower(device, settings, pools, registry, policy, mover, room, stats, recorders.own),
       native_(native) {}
 

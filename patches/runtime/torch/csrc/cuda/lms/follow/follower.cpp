@@ -212,7 +212,7 @@ void Follower::act() {
 
 void Follower::perform(const Action& action) {
   if (action.kind == Action::Kind::Fetch) {
-    pending_.push_back({action.number, action.needed});
+    pending_.push_back({action.number, action.needed, action.ended});
     return;
   }
   Block* const block = block_of(action.number);
@@ -220,10 +220,18 @@ void Follower::perform(const Action& action) {
     return;
   }
   if (action.kind == Action::Kind::Copy) {
-    stats_.copied_ahead_count += room_.copy_ahead(*block);
+    if (room_.copy_ahead(*block)) {
+      ++stats_.copied_ahead_count;
+      expect_end(*block, action.ended);
+    }
   } else {
     room_.drop(*block);
   }
+}
+
+// Notes when the block's transfer, which has just been issued, will have ended.
+void Follower::expect_end(Block& block, plan::Place ended) {
+  block.busy_until = ended <= place_ ? 0 : base_ + static_cast<uint64_t>(ended);
 }
 
 // Fetches in the order of the plan, as far as there is room.
@@ -236,6 +244,9 @@ void Follower::fetch() {
         break; // the next operator tries again
       }
       ++stats_.prefetch_count;
+      if (Block* const fetched = block_of(next.number)) { // it may have been freed during a pause
+        expect_end(*fetched, next.ended);
+      }
     }
     if (!pending_.empty()) { // the program may have departed during a pause
       pending_.pop_front();
@@ -498,9 +509,9 @@ void Follower::log(bool followed) {
   logged_ = stats_;
 }
 
-// Requests that failed at first, also within the native allocator.
+// Requests that failed at first, also within the native allocator, or would have.
 int64_t Follower::failures() {
-  return stats_.out_of_memory_retries + room_.retries();
+  return stats_.out_of_memory_retries + room_.retries() + room_.shortages();
 }
 
 void Follower::begin() {

@@ -84,6 +84,7 @@ class Follower {
   void foresee();
   void act();
   void perform(const Action& action);
+  void expect_end(Block& block, plan::Place ended);
   void fetch();
   void appeared(Block& block, bool first, uint32_t before);
   void measure();
@@ -141,6 +142,7 @@ class Follower {
   struct Pending {
     uint32_t number;
     plan::Place needed;
+    plan::Place ended;
   };
   std::deque<Pending> pending_; // fetches for which there was no room yet
 

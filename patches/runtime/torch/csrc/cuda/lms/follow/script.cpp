@@ -1,6 +1,7 @@
 #include <torch/csrc/cuda/lms/follow/script.h>
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -60,6 +61,7 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
 
 void Script::set(plan::Plan plan) {
   moves_ = std::move(plan.moves);
+  prediction_ = std::move(plan.prediction);
   limit_ = std::max(asked_, needed_);
   part_ = asked_part_;
   planned_ = true;
@@ -67,15 +69,41 @@ void Script::set(plan::Plan plan) {
   make_actions();
 }
 
+// The place of the first operator that is expected to start clearly after the transfer has ended.
+// From size() on, it is in the next iteration.
+plan::Place Script::end_of(const plan::Movement& movement) const {
+  constexpr double kMargin = 0.02; // of an iteration
+  const double end = movement.end + kMargin * prediction_.seconds;
+  const std::vector<double>& starts = prediction_.starts;
+  const auto first = [&](double time) {
+    return std::lower_bound(starts.begin(), starts.end(), time) - starts.begin();
+  };
+  const plan::Place place = first(end);
+  return place < size_ ? place : size_ + first(end - prediction_.seconds);
+}
+
 void Script::make_actions() {
+  using Movement = plan::Movement::Kind;
   actions_.clear();
+  std::map<std::tuple<Movement, uint32_t, plan::Place>, plan::Place> ends;
+  for (const plan::Movement& movement : prediction_.movements) {
+    ends[{movement.kind, movement.block, movement.place}] = end_of(movement);
+  }
+  // The times of a movement are those of the iteration in which it is issued.
+  const auto end = [&](Movement kind, uint32_t block, plan::Place issued) {
+    const auto found = ends.find({kind, block, issued % size_});
+    return found == ends.end() ? plan::Move::kNone : found->second + issued / size_ * size_;
+  };
   // Of an action in the next iteration, as seen from there.
-  const auto add = [&](plan::Place place, Action::Kind kind, const plan::Move& move) {
+  const auto add = [&](plan::Place place,
+                       Action::Kind kind,
+                       const plan::Move& move,
+                       plan::Place ended = plan::Move::kNone) {
     const bool next = place >= size_;
     const uint32_t number = next ? link(move.block + 1) : move.block + 1;
     const plan::Place shift = next ? size_ : 0;
     if (number > 0) {
-      actions_.push_back({place - shift, kind, move.needed_at - shift, number});
+      actions_.push_back({place - shift, kind, move.needed_at - shift, ended - shift, number});
     }
   };
   for (const plan::Move& move : moves_) {
@@ -83,11 +111,13 @@ void Script::make_actions() {
       continue; // nothing uses the block, so it leaves first anyway
     }
     if (move.copies) {
-      add(move.copy_after + 1, Action::Kind::Copy, move);
+      const plan::Place ended = end(Movement::Out, move.block, move.copy_after);
+      add(move.copy_after + 1, Action::Kind::Copy, move, ended);
     }
     add(std::max(move.drop_before, move.copy_after + 1), Action::Kind::Drop, move);
     if (move.returns()) {
-      add(move.fetch_before, Action::Kind::Fetch, move);
+      const plan::Place ended = end(Movement::In, move.block, move.fetch_before);
+      add(move.fetch_before, Action::Kind::Fetch, move, ended);
     }
   }
   std::stable_sort(actions_.begin(), actions_.end(), [](const Action& a, const Action& b) {

@@ -23,6 +23,7 @@ struct Action {
   plan::Place place; // of the operator
   Kind kind;
   plan::Place needed; // of the operator that uses the block next; only used for fetches
+  plan::Place ended; // of the first operator that is expected to start after its transfer
   uint32_t number; // of the block
 };
 
@@ -160,6 +161,7 @@ class Script {
 
  private:
   void make_actions();
+  plan::Place end_of(const plan::Movement& movement) const;
 
   std::vector<TraceEvent> events_;
   std::vector<uint32_t> links_;
@@ -168,6 +170,7 @@ class Script {
   plan::Place size_ = 0;
   std::vector<std::vector<plan::Place>> uses_; // by number
   std::vector<plan::Move> moves_; // of the plan
+  plan::Prediction prediction_; // of the plan
   std::vector<Action> actions_; // that they are
   plan::Trace trace_;
   Slack slack_;

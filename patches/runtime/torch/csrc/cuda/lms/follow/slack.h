@@ -6,18 +6,19 @@
 namespace torch::cuda::lms {
 
 // Which part of what PyTorch may take the plans for an iteration use. Free memory is in pieces: if
-// a plan uses nearly all of it, requests fail at first, and the native allocator waits for the
-// device and maps memory anew. If it uses less, more is copied. So this takes less step by step as
-// long as requests fail and iterations become faster, and returns to what was fastest.
+// a plan uses nearly all of it, blocks have to be moved, or even paged out, to make larger pieces,
+// or requests fail at first. If it uses less, more is copied. If nothing of this happens with the
+// first part, this tries a larger one. Otherwise it takes less step by step, as long as it happens
+// and iterations become faster. In the end, it returns to what was fastest.
 class Slack {
  public:
   // From 0 to 1.
   double part() const {
-    return part_ / 100.0;
+    return part_ / 1000.0;
   }
 
   // An iteration took this number of seconds with a plan that uses this part. `failed` says whether
-  // a request failed at first.
+  // a request failed at first, or would have failed.
   void took(double part, double seconds, bool failed) {
     if (part != this->part() || found_) {
       return;
@@ -30,10 +31,11 @@ class Slack {
   }
 
  private:
-  // In hundredths, as all parts here.
-  static constexpr int kMost = 99;
-  static constexpr int kStep = 1;
-  static constexpr int kLeast = 85;
+  // In thousandths, as all parts here.
+  static constexpr int kFirst = 985;
+  static constexpr int kMost = 995;
+  static constexpr int kStep = 10;
+  static constexpr int kLeast = 855;
   static constexpr double kFaster = 0.997; // of the time; less is noise
   static constexpr unsigned kIterations = 3; // whose least time counts
   static constexpr unsigned kSteps = 3; // in a row that made nothing faster
@@ -46,20 +48,26 @@ class Slack {
     } else {
       ++slower_;
     }
-    const bool more = failures_ > 0 && slower_ < kSteps && part_ - kStep >= kLeast;
-    part_ = more ? part_ - kStep : best_;
-    found_ = !more;
+    const bool fails = failures_ > 0;
+    if (part_ == kFirst && !fails) {
+      part_ = kMost;
+    } else if (part_ < kMost && fails && slower_ < kSteps && part_ - kStep >= kLeast) {
+      part_ -= kStep;
+    } else {
+      part_ = best_;
+      found_ = true;
+    }
     seconds_ = kUnknown;
     failures_ = iterations_ = 0;
   }
 
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
-  int part_ = kMost;
+  int part_ = kFirst;
   double seconds_ = kUnknown; // the least with this part
   unsigned iterations_ = 0; // with this part
   unsigned failures_ = 0; // iterations among them in which a request failed
-  int best_ = kMost;
+  int best_ = kFirst;
   double best_seconds_ = kUnknown;
   unsigned slower_ = 0; // steps in a row that made nothing faster
   bool found_ = false;

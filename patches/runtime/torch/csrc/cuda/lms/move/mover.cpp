@@ -337,6 +337,7 @@ bool Mover::start_page_out(Block& block) {
   if (!copy) {
     return true;
   }
+  block.busy_until = 0;
   // The first stream that reads the block.
   const cudaStream_t first = block.host.hash ? transfer_.ahead() : transfer_.out();
   try {
@@ -600,6 +601,7 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
   block.host.touched = block.arrived;
   block.memory = std::move(memory);
   block.ordered.clear();
+  block.busy_until = 0;
   Registry::place(block, storage, block.memory.get());
   compat::allow_access(storage);
   debug_log("[lms] page-in %zu bytes for %s\n", block.size, Operation::label());
@@ -607,6 +609,55 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
   stats_.page_in_bytes += static_cast<int64_t>(block.size);
   stats_.resident_bytes.add(static_cast<int64_t>(block.size));
   stats_.paged_out_bytes.add(-static_cast<int64_t>(block.size));
+}
+
+// ---- on the device ----
+
+bool Mover::relocate(Block& block, at::DataPtr&& memory) {
+  const c10::cuda::CUDAGuard guard(device_);
+  const cudaStream_t home = block.home->stream();
+  auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
+  bool issued = false;
+  EventRef moved;
+  try {
+    if (storage && Registry::block_of(*storage) == &block) {
+      order(block, home, /*captured=*/false);
+      for (const Stray& stray : strays_) {
+        const EventRef end = of_home(stray, home) ? end_of(stray) : nullptr;
+        if (end) {
+          end->block(home);
+        }
+      }
+      issued = true;
+      C10_CUDA_CHECK(cudaMemcpyAsync(
+          memory.get(), block.memory.get(), block.size, cudaMemcpyDeviceToDevice, home));
+      if (block.left) {
+        wait_for(block.left, home); // it reads the old memory
+      }
+      moved = transfer_.events().record(home);
+      leave_memory(block, moved);
+    }
+  } catch (const c10::Error& error) {
+    (void)cudaGetLastError();
+    trouble_ = error.what_without_backtrace();
+    if (issued) { // the copy may still write the memory that is dropped
+      (void)cudaStreamSynchronize(home);
+      (void)cudaGetLastError();
+    }
+    moved.reset();
+  }
+  if (moved) {
+    std::swap(block.memory, memory);
+    block.arrived = moved; // other streams wait for it before they use the block
+    block.ordered.assign({home});
+    Registry::place(block, *storage, block.memory.get());
+    debug_log("[lms] moved %zu bytes for %s\n", block.size, Operation::label());
+    ++stats_.compacted_count;
+    stats_.compacted_bytes += static_cast<int64_t>(block.size);
+  }
+  Lock::drop_later(std::move(memory));
+  Lock::drop_later(std::move(storage));
+  return static_cast<bool>(moved);
 }
 
 // ---- release ----
@@ -662,10 +713,15 @@ EventRef Mover::end_of(const Stray& stray) {
   }
 }
 
+// Whether the stray's memory is that of this home stream, or may be.
+bool Mover::of_home(const Stray& stray, cudaStream_t home) {
+  return !stray.home || stray.home->stream() == home;
+}
+
 // Makes all later page-ins wait for the strays in memory of this home stream, or of an unknown one.
 void Mover::behind_strays(cudaStream_t home) {
   for (auto stray = strays_.begin(); stray != strays_.end();) {
-    if (stray->home && stray->home->stream() != home) {
+    if (!of_home(*stray, home)) {
       ++stray;
       continue;
     }

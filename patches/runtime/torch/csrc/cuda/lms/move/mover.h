@@ -112,6 +112,13 @@ class Mover {
   // caller.
   void page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory);
 
+  // ---- on the device ----
+
+  // Moves an idle block to other memory of its home stream, in the order of that stream, which
+  // waits for transfers of the block. The block must not be used on other streams. Returns false if
+  // that is not possible, or CUDA refused; the block is unchanged then, and the memory is dropped.
+  bool relocate(Block& block, at::DataPtr&& memory);
+
   // Call this when the native allocator has handed out memory, for a block or for anything else.
   // page_in() does so for its own memory.
   void taken(const void* memory, size_t bytes) {
@@ -252,6 +259,7 @@ class Mover {
   void leave_memory(const Block& block, EventRef last_use);
   void leave_strays(const Block& block, bool captured);
   EventRef end_of(const Stray& stray);
+  static bool of_home(const Stray& stray, cudaStream_t home);
   void behind_strays(cudaStream_t home);
   void give_up(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);

@@ -115,6 +115,14 @@ void Recorder::freed(const Number& block) {
   }
 }
 
+void Recorder::workspace(size_t bytes) {
+  if (on_ && unit_ != 0) {
+    const uint32_t number = ++blocks_;
+    add(TraceEvent::Kind::Allocated, number, bytes);
+    add(TraceEvent::Kind::Freed, number, 0);
+  }
+}
+
 void Recorder::step() {
   if (on_) {
     add(TraceEvent::Kind::Step, 0, 0);

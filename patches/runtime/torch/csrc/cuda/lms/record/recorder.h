@@ -81,6 +81,8 @@ class Recorder {
   bool used(Number& block, size_t bytes, bool write);
   bool allocated(Number& block, size_t bytes);
   void freed(const Number& block);
+  // The operator needs memory that is not a storage, and returns it before it ends.
+  void workspace(size_t bytes);
   void step();
 
   // Marks the end of the work that is queued on the stream. A mark that follows the last one too

@@ -14,6 +14,10 @@ struct Recorders {
   bool timed() const {
     return users.timed() || own.timed();
   }
+  void workspace(size_t bytes) {
+    users.workspace(bytes);
+    own.workspace(bytes);
+  }
   // Around a wait of a stream for a transfer.
   void stalls(cudaStream_t stream) {
     users.stalls(stream);

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <unordered_map>
 
 namespace torch::cuda::lms {
 
@@ -37,6 +36,12 @@ size_t threshold(size_t limit) {
   return limit / 20;
 }
 
+// The native allocator does not reuse memory at once if record_stream() was called for it.
+bool recorded(const Block& block) {
+  return std::any_of(
+      block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
+}
+
 } // namespace
 
 Room::Room(
@@ -48,6 +53,7 @@ Room::Room(
     Policy& policy,
     Mover& mover,
     Stats& stats,
+    Recorders& recorders,
     Attention& attention)
     : device_(device),
       settings_(settings),
@@ -57,8 +63,10 @@ Room::Room(
       policy_(policy),
       mover_(mover),
       stats_(stats),
+      recorders_(recorders),
       attention_(attention),
-      limit_(device, settings, native, pools) {}
+      limit_(device, settings, native, pools),
+      compactor_(device, native, registry, policy, mover, attention) {}
 
 // ---- allocations ----
 
@@ -103,7 +111,8 @@ at::DataPtr Room::allocate(size_t bytes) {
 
 void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
   Request request{bytes};
-  if (keeps_to_limit()) {
+  const bool large = FreedMemory::knows(bytes);
+  if (large || keeps_to_limit()) {
     const Lock lock;
     make_room(bytes);
   }
@@ -113,6 +122,9 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
       void* const memory = native_.raw_allocate(bytes, stream);
       const Lock lock;
       mover_.taken(memory, bytes);
+      if (large) {
+        recorders_.workspace(bytes);
+      }
       keep_to_limit();
       return memory;
     } catch (const c10::OutOfMemoryError& error) {
@@ -225,9 +237,7 @@ void Room::fetch_into(Block& block, F obtain) {
 // Whether a request can be served within the limit, from free memory or by the device.
 bool Room::has_room(size_t bytes) {
   const size_t limit = limit_.bytes();
-  const auto stats = native_.stats(device_);
-  const auto allocated = static_cast<size_t>(stats.allocated_bytes[0].current);
-  const auto reserved = static_cast<size_t>(stats.reserved_bytes[0].current);
+  const auto [allocated, reserved] = usage();
   if (allocated - std::min(allocated, mover_.limbo_bytes()) + bytes > limit) {
     return false;
   }
@@ -332,15 +342,21 @@ int Room::make_room(size_t bytes) {
   if (settings_.stress) {
     reclaim();
   }
+  if (settings_.shuffle) {
+    compactor_.shuffle();
+  }
   const size_t request = rounded(bytes);
   limit_.allocated(request);
   if (settings_.late) {
     return 0;
   }
   int count = 0;
+  size_t reserved = 0;
   for (;;) {
     const size_t limit = limit_.bytes();
-    const size_t used = in_use();
+    const Usage now = usage();
+    const size_t used = now.allocated - std::min(now.allocated, mover_.limbo_bytes());
+    reserved = now.reserved;
     if (attention_.counting() && used + request > threshold(limit)) {
       attention_.begin();
     }
@@ -363,10 +379,57 @@ int Room::make_room(size_t bytes) {
     }
     count += outcome == Mover::Outcome::Moved;
   }
-  if (limit_.take_changed() && reserved_bytes() > limit_.cap().bytes()) {
+  if (limit_.take_changed() && reserved > limit_.cap().bytes()) {
     empty_cache(); // more than the new limit may have been reserved before it was set
+    reserved = usage().reserved;
+  }
+  return count + make_piece(request, obtainable_from_device(reserved));
+}
+
+// How many bytes the native allocator may still take from the device, as far as that is known.
+size_t Room::obtainable_from_device(size_t reserved) const {
+  const size_t cap = limit_.cap().bytes();
+  return std::min(limit_.free(), cap - std::min(cap, reserved));
+}
+
+// Called before a request for which there is room, with what the device may still give. If free
+// memory lies in pieces that are all too small, the native allocator would fail, which costs much
+// more than to join some, or to page out a block whose place another one needs. Returns how many
+// blocks were paged out.
+int Room::make_piece(size_t request, size_t left) {
+  constexpr int kMost = 4;
+  if (!FreedMemory::knows(request) || request <= left || attention_.counting()) {
+    return 0;
+  }
+  int count = 0;
+  while (native_.largest_free(device_) < request) {
+    const size_t missing = compactor_.join(request, left);
+    Block* const victim = missing > 0 && count < kMost ? to_make_a_piece(missing) : nullptr;
+    if (!victim || page_out(*victim) != Mover::Outcome::Moved) {
+      break;
+    }
+    ++count;
+    ++shortages_;
   }
   return count;
+}
+
+// The block to page out so that a piece of this number of bytes is free: the smallest of the first
+// ones that should leave, without those for whose transfers the program would have to wait.
+Block* Room::to_make_a_piece(size_t bytes) {
+  constexpr size_t kWindow = 16; // blocks, as in Policy
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
+  Block* best = nullptr;
+  size_t seen = 0;
+  for (Block* const block : attention_.settled() ? policy_.candidates() : std::vector<Block*>()) {
+    if (block->size >= bytes && !recorded(*block) && compactor_.settled(*block, stream)) {
+      best = best && best->size <= block->size ? best : block;
+      if (++seen == kWindow) {
+        break;
+      }
+    }
+  }
+  return best;
 }
 
 // Called after the native allocator failed: tries the efforts in turn until one has freed
@@ -386,7 +449,7 @@ bool Room::free_some(Request& request) {
   }
   if (effort == Effort::Pages) {
     limit_.look();
-    if (allocated_bytes() + rounded(bytes) <= limit_.bytes()) {
+    if (usage().allocated + rounded(bytes) <= limit_.bytes()) {
       limit_.failed();
     }
   }
@@ -495,15 +558,8 @@ bool Room::reclaim_chosen(F choose) {
   }
 }
 
-// The native allocator does not reuse memory at once if record_stream() was called for it.
-static bool recorded(const Block& block) {
-  return std::any_of(
-      block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
-}
-
 bool Room::reclaim_pages(size_t bytes) {
-  const size_t cap = limit_.cap().bytes();
-  const size_t left = std::min(limit_.free(), cap - std::min(cap, reserved_bytes()));
+  const size_t left = obtainable_from_device(reserved_bytes());
   const size_t needed = in_pages(bytes); // of which `left` may still be mapped
   if (needed <= left) {
     return false; // pages are not what is missing
@@ -520,7 +576,7 @@ bool Room::reclaim_pages(size_t bytes) {
 
 bool Room::reclaim_neighbours(size_t bytes) {
   return reclaim_chosen([this, bytes](const auto& segments) {
-    std::unordered_map<size_t, Block*> idle; // by address
+    Blocks idle;
     registry_.each([&](Block& block) {
       if (block.idle && !recorded(block)) {
         idle.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
@@ -552,18 +608,16 @@ void Room::retry(const c10::OutOfMemoryError& error, Request& request) {
 
 // ---- numbers ----
 
-size_t Room::allocated_bytes() {
+Room::Usage Room::usage() {
   const auto stats = native_.stats(device_);
   device_allocs_ = stats.num_device_alloc;
-  return static_cast<size_t>(stats.allocated_bytes[0].current);
-}
-
-size_t Room::reserved_bytes() {
-  return static_cast<size_t>(native_.stats(device_).reserved_bytes[0].current);
+  return {
+      static_cast<size_t>(stats.allocated_bytes[0].current),
+      static_cast<size_t>(stats.reserved_bytes[0].current)};
 }
 
 size_t Room::in_use() {
-  const size_t allocated = allocated_bytes();
+  const size_t allocated = usage().allocated;
   return allocated - std::min(allocated, mover_.limbo_bytes());
 }
 
@@ -583,7 +637,7 @@ Room::Free Room::free_bytes() {
 void Room::served(Source source) {
   const int64_t before = device_allocs_;
   if (source == Source::FreeList) {
-    allocated_bytes();
+    usage();
     if (device_allocs_ > before) {
       source = Source::CudaMalloc;
     }

@@ -6,7 +6,9 @@
 #include <torch/csrc/cuda/lms/block/policy.h>
 #include <torch/csrc/cuda/lms/block/registry.h>
 #include <torch/csrc/cuda/lms/move/mover.h>
+#include <torch/csrc/cuda/lms/record/recorders.h>
 #include <torch/csrc/cuda/lms/room/attention.h>
+#include <torch/csrc/cuda/lms/room/compactor.h>
 #include <torch/csrc/cuda/lms/room/limit.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 
@@ -28,6 +30,7 @@ class Room {
       Policy& policy,
       Mover& mover,
       Stats& stats,
+      Recorders& recorders,
       Attention& attention);
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
@@ -36,8 +39,9 @@ class Room {
   // itself. Throws c10::OutOfMemoryError with LMS's account of the memory.
   at::DataPtr allocate(size_t bytes);
 
-  // Allocates memory that is not a storage (raw_alloc), and does not manage it. Makes room only if
-  // the request fails, or if LMS itself has to keep to the limit. Takes the mutex itself.
+  // Allocates memory that is not a storage (raw_alloc), and does not manage it. Such memory is
+  // seldom large, except for workspaces of cuDNN. Takes the mutex itself. Throws
+  // c10::OutOfMemoryError.
   void* allocate_raw(size_t bytes, cudaStream_t stream);
 
   // Pages the block in if necessary, and makes the stream wait for its arrival. The block must have
@@ -85,6 +89,11 @@ class Room {
     return native_.stats(device_).num_alloc_retries;
   }
 
+  // How many blocks were paged out because free memory was in pieces that were too small.
+  int64_t shortages() const {
+    return shortages_;
+  }
+
   // Bytes of device memory that could be paged out at present.
   size_t idle_bytes() const {
     return policy_.bytes();
@@ -115,8 +124,16 @@ class Room {
     int again = 4;
   };
 
+  // What the native allocator has, in bytes.
+  struct Usage {
+    size_t allocated;
+    size_t reserved;
+  };
+
   Block* victim(size_t missing) const;
   int make_room(size_t bytes);
+  int make_piece(size_t request, size_t left);
+  Block* to_make_a_piece(size_t bytes);
   at::DataPtr obtain(size_t bytes);
   void fetch(Block& block, bool captured);
   template <class F>
@@ -137,8 +154,11 @@ class Room {
   // Returns if the request should be retried; otherwise throws the error with LMS's account.
   void retry(const c10::OutOfMemoryError& error, Request& request);
   void served(Source source);
-  size_t allocated_bytes();
-  size_t reserved_bytes();
+  Usage usage();
+  size_t reserved_bytes() {
+    return usage().reserved;
+  }
+  size_t obtainable_from_device(size_t reserved) const;
 
   const c10::DeviceIndex device_;
   const Settings& settings_;
@@ -148,8 +168,11 @@ class Room {
   Policy& policy_;
   Mover& mover_;
   Stats& stats_;
+  Recorders& recorders_;
   Attention& attention_;
   Limit limit_;
+  Compactor compactor_;
+  int64_t shortages_ = 0;
   int64_t device_allocs_ = 0; // of the native allocator, when it was last asked
 };
 

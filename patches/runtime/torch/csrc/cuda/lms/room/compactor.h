@@ -1,0 +1,85 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/base/native.h>
+#include <torch/csrc/cuda/lms/block/policy.h>
+#include <torch/csrc/cuda/lms/block/registry.h>
+#include <torch/csrc/cuda/lms/move/mover.h>
+#include <torch/csrc/cuda/lms/room/attention.h>
+#include <torch/csrc/cuda/lms/room/window.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+// Joins free memory that lies in pieces, by moving idle blocks on the device. That is as fast as
+// the device's own memory. Without it, the native allocator fails: it waits for the device, returns
+// all free memory to it, and takes it again. Then blocks are paged out, over the link. Used under
+// the LMS mutex.
+class Compactor {
+ public:
+  Compactor(
+      c10::DeviceIndex device,
+      const Native& native,
+      Registry& registry,
+      const Policy& policy,
+      Mover& mover,
+      Attention& attention)
+      : device_(device),
+        native_(native),
+        registry_(registry),
+        policy_(policy),
+        mover_(mover),
+        attention_(attention) {}
+  Compactor(const Compactor&) = delete;
+  Compactor& operator=(const Compactor&) = delete;
+
+  // Makes one piece of at least this number of bytes, for a request on the current stream, if that
+  // is necessary. `left` is the number of bytes that the native allocator may still take from the
+  // device. Returns 0 if there is such a piece then; otherwise, of how many more bytes a free piece
+  // might make it possible, or SIZE_MAX if none would. Pauses the mutex. Does not throw.
+  size_t join(size_t bytes, size_t left);
+
+  // Whether the block's memory would be free as soon as it is given up: no transfer of it is in
+  // flight, or the one that is will have ended by then.
+  bool settled(const Block& block, cudaStream_t stream) const;
+
+  // Moves all idle blocks, also those for whose transfers the program has to wait. For tests.
+  // Pauses the mutex. Does not throw.
+  void shuffle();
+
+ private:
+  // Memory that goes back to the native allocator later, because the mutex is held.
+  struct Loan {
+    explicit Loan(at::DataPtr from) : memory(std::move(from)) {}
+    Loan(Loan&&) = default;
+    Loan& operator=(Loan&&) = delete;
+    ~Loan() {
+      if (memory) {
+        Lock::drop_later(std::move(memory));
+      }
+    }
+    at::DataPtr memory;
+  };
+
+  bool movable(const Block& block, cudaStream_t stream) const;
+  template <class F>
+  Blocks idle(cudaStream_t stream, F wanted) const;
+  bool move_out(const Window& window, c10::cuda::CUDAStream stream);
+  bool find_place(
+      const Window& window,
+      size_t bytes,
+      std::vector<Loan>& inside,
+      std::vector<Loan>& outside);
+
+  const c10::DeviceIndex device_;
+  const Native native_;
+  Registry& registry_;
+  const Policy& policy_;
+  Mover& mover_;
+  Attention& attention_;
+};
+
+} // namespace torch::cuda::lms
