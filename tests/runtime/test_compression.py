@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 import warnings
 from collections.abc import Callable
 
@@ -457,6 +458,21 @@ class TestAuto:
         assert counts[-1]["page_out_count"] > 0
         assert counts[-1]["compressed_count"] == counts[-2]["compressed_count"]
         assert (counts[-1]["compressed_count"] > 0) == (fastest > 1)
+
+    @simulated
+    def test_slow_copies_do_not_end_the_trial(self):
+        """A plan is given up if it is slower than paging on demand, but not for ways that are tried."""
+        compressed = []
+
+        def slow() -> None:
+            compressed.append(stat("compressed_count"))
+            copies = len(compressed) > 1 and compressed[-1] == compressed[-2]
+            time.sleep(0.5 if copies and stat("planned_iterations") else 0)
+
+        _, counts = planned(20, fastest=0, beside=slow)
+        tried = [k for k, count in enumerate(counts) if count["compressed_count"]]
+        assert len(tried) > 5
+        assert max(tried) - min(tried) >= len(tried), "copies come between the two other ways"
 
     def test_what_does_not_shrink_is_copied(self):
         noise = torch.randint(-(1 << 31), (1 << 31) - 1, (2 * MIB,), dtype=torch.int32).cuda()

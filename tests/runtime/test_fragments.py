@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import MIB
+from conftest import CAPACITY, MIB
 from tensors import evict, floats, managed, raw_address, stat
 
 SEGMENT = 20 * MIB
@@ -74,6 +74,7 @@ def test_storages_of_another_stream_are_no_neighbours():
 
 def test_room_for_a_workspace_is_made_before_it_is_asked_for():
     torch.cuda.lms._set_late(False)
+    torch.cuda.set_limit_lms(CAPACITY)
     tensors = fill()
     before = stat("page_out_count")
     torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(8 * MIB))

@@ -480,7 +480,7 @@ void Follower::time(bool followed) {
       seconds = lap.part * (1 + away);
     } else {
       seconds = lap.end->since(*lap.begin);
-      if (!lap.followed || !lap.tried || lap.way == Trial::Way::Copy) {
+      if (!lap.followed || !lap.tried) { // a way that is slow may not be the one that is kept
         (*script)->took(seconds, lap.followed);
       }
     }
@@ -509,9 +509,9 @@ void Follower::log(bool followed) {
   logged_ = stats_;
 }
 
-// Requests that failed at first, also within the native allocator, or would have.
+// Requests that failed at first, also within the native allocator.
 int64_t Follower::failures() {
-  return stats_.out_of_memory_retries + room_.retries() + room_.shortages();
+  return stats_.out_of_memory_retries + room_.retries();
 }
 
 void Follower::begin() {

@@ -6,10 +6,10 @@
 namespace torch::cuda::lms {
 
 // Which part of what PyTorch may take the plans for an iteration use. Free memory is in pieces: if
-// a plan uses nearly all of it, blocks have to be moved, or even paged out, to make larger pieces,
-// or requests fail at first. If it uses less, more is copied. If nothing of this happens with the
-// first part, this tries a larger one. Otherwise it takes less step by step, as long as it happens
-// and iterations become faster. In the end, it returns to what was fastest.
+// a plan uses nearly all of it, requests fail at first, and the native allocator waits for the
+// device and maps memory anew. If it uses less, more is copied. If no request fails with the first
+// part, this tries a larger one. Otherwise it takes less step by step, as long as requests fail and
+// iterations become faster. In the end, it returns to what was fastest.
 class Slack {
  public:
   // From 0 to 1.
@@ -18,7 +18,7 @@ class Slack {
   }
 
   // An iteration took this number of seconds with a plan that uses this part. `failed` says whether
-  // a request failed at first, or would have failed.
+  // a request failed at first.
   void took(double part, double seconds, bool failed) {
     if (part != this->part() || found_) {
       return;

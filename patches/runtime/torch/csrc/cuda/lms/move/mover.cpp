@@ -613,7 +613,7 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
 
 // ---- on the device ----
 
-bool Mover::relocate(Block& block, at::DataPtr&& memory) {
+void Mover::relocate(Block& block, at::DataPtr&& memory) {
   const c10::cuda::CUDAGuard guard(device_);
   const cudaStream_t home = block.home->stream();
   auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
@@ -657,7 +657,6 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
   }
   Lock::drop_later(std::move(memory));
   Lock::drop_later(std::move(storage));
-  return static_cast<bool>(moved);
 }
 
 // ---- release ----

@@ -61,27 +61,21 @@ void Compactor::shuffle() {
   }
 }
 
-size_t Compactor::join(size_t bytes, size_t left) {
+void Compactor::join(size_t bytes, size_t left) {
   try {
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
     const auto snapshot = native_.snapshot();
-    if (!attention_.settled()) {
-      return SIZE_MAX;
+    if (attention_.settled()) {
+      const Blocks blocks = idle(
+          stream.stream(), [&](const Block& block) { return settled(block, stream.stream()); });
+      move_out(window(snapshot.segments, device_, stream.stream(), bytes, left, blocks), stream);
     }
-    const Blocks blocks =
-        idle(stream.stream(), [&](const Block& block) { return settled(block, stream.stream()); });
-    const Window chosen = window(snapshot.segments, device_, stream.stream(), bytes, left, blocks);
-    if (chosen.blocks.empty()) {
-      return chosen.missing;
-    }
-    return move_out(chosen, stream) ? 0 : SIZE_MAX;
   } catch (const c10::Error&) {
     (void)cudaGetLastError(); // what failed moved nothing, and the request goes its usual way
-    return SIZE_MAX;
   }
 }
 
-bool Compactor::move_out(const Window& window, c10::cuda::CUDAStream stream) {
+void Compactor::move_out(const Window& window, c10::cuda::CUDAStream stream) {
   // Blocks can be used, and storages can be freed, whenever memory is allocated.
   std::deque<Stay> stays;
   for (Block* const block : window.blocks) {
@@ -92,18 +86,16 @@ bool Compactor::move_out(const Window& window, c10::cuda::CUDAStream stream) {
   std::vector<Loan> outside;
   for (Block* const block : window.blocks) {
     if (!find_place(window, block->size, inside, outside)) {
-      return false;
+      return;
     }
   }
-  bool moved = false;
   for (size_t i = 0; i < window.blocks.size(); ++i) {
     Block& block = *window.blocks[i];
     if (block.stays.only(Reason::Operator) && window.contains(block.memory.get()) &&
         movable(block, stream.stream()) && attention_.settled()) {
-      moved = mover_.relocate(block, std::move(outside[i].memory)) || moved;
+      mover_.relocate(block, std::move(outside[i].memory));
     }
   }
-  return moved;
 }
 
 // Allocates memory that is not in the window. The native allocator takes what fits best, so it may

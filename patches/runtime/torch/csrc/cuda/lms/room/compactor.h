@@ -37,14 +37,9 @@ class Compactor {
   Compactor& operator=(const Compactor&) = delete;
 
   // Makes one piece of at least this number of bytes, for a request on the current stream, if that
-  // is necessary. `left` is the number of bytes that the native allocator may still take from the
-  // device. Returns 0 if there is such a piece then; otherwise, of how many more bytes a free piece
-  // might make it possible, or SIZE_MAX if none would. Pauses the mutex. Does not throw.
-  size_t join(size_t bytes, size_t left);
-
-  // Whether the block's memory would be free as soon as it is given up: no transfer of it is in
-  // flight, or the one that is will have ended by then.
-  bool settled(const Block& block, cudaStream_t stream) const;
+  // is necessary and possible. `left` is the number of bytes that the native allocator may still
+  // take from the device. Pauses the mutex. Does not throw.
+  void join(size_t bytes, size_t left);
 
   // Moves all idle blocks, also those for whose transfers the program has to wait. For tests.
   // Pauses the mutex. Does not throw.
@@ -67,7 +62,8 @@ class Compactor {
   bool movable(const Block& block, cudaStream_t stream) const;
   template <class F>
   Blocks idle(cudaStream_t stream, F wanted) const;
-  bool move_out(const Window& window, c10::cuda::CUDAStream stream);
+  bool settled(const Block& block, cudaStream_t stream) const;
+  void move_out(const Window& window, c10::cuda::CUDAStream stream);
   bool find_place(
       const Window& window,
       size_t bytes,

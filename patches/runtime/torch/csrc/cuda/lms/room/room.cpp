@@ -383,7 +383,8 @@ int Room::make_room(size_t bytes) {
     empty_cache(); // more than the new limit may have been reserved before it was set
     reserved = usage().reserved;
   }
-  return count + make_piece(request, obtainable_from_device(reserved));
+  make_piece(request, obtainable_from_device(reserved));
+  return count;
 }
 
 // How many bytes the native allocator may still take from the device, as far as that is known.
@@ -394,42 +395,12 @@ size_t Room::obtainable_from_device(size_t reserved) const {
 
 // Called before a request for which there is room, with what the device may still give. If free
 // memory lies in pieces that are all too small, the native allocator would fail, which costs much
-// more than to join some, or to page out a block whose place another one needs. Returns how many
-// blocks were paged out.
-int Room::make_piece(size_t request, size_t left) {
-  constexpr int kMost = 4;
-  if (!FreedMemory::knows(request) || request <= left || attention_.counting()) {
-    return 0;
+// more than to join some.
+void Room::make_piece(size_t request, size_t left) {
+  if (FreedMemory::knows(request) && request > left && !attention_.counting() &&
+      native_.largest_free(device_) < request) {
+    compactor_.join(request, left);
   }
-  int count = 0;
-  while (native_.largest_free(device_) < request) {
-    const size_t missing = compactor_.join(request, left);
-    Block* const victim = missing > 0 && count < kMost ? to_make_a_piece(missing) : nullptr;
-    if (!victim || page_out(*victim) != Mover::Outcome::Moved) {
-      break;
-    }
-    ++count;
-    ++shortages_;
-  }
-  return count;
-}
-
-// The block to page out so that a piece of this number of bytes is free: the smallest of the first
-// ones that should leave, without those for whose transfers the program would have to wait.
-Block* Room::to_make_a_piece(size_t bytes) {
-  constexpr size_t kWindow = 16; // blocks, as in Policy
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
-  Block* best = nullptr;
-  size_t seen = 0;
-  for (Block* const block : attention_.settled() ? policy_.candidates() : std::vector<Block*>()) {
-    if (block->size >= bytes && !recorded(*block) && compactor_.settled(*block, stream)) {
-      best = best && best->size <= block->size ? best : block;
-      if (++seen == kWindow) {
-        break;
-      }
-    }
-  }
-  return best;
 }
 
 // Called after the native allocator failed: tries the efforts in turn until one has freed

@@ -89,11 +89,6 @@ class Room {
     return native_.stats(device_).num_alloc_retries;
   }
 
-  // How many blocks were paged out because free memory was in pieces that were too small.
-  int64_t shortages() const {
-    return shortages_;
-  }
-
   // Bytes of device memory that could be paged out at present.
   size_t idle_bytes() const {
     return policy_.bytes();
@@ -132,8 +127,7 @@ class Room {
 
   Block* victim(size_t missing) const;
   int make_room(size_t bytes);
-  int make_piece(size_t request, size_t left);
-  Block* to_make_a_piece(size_t bytes);
+  void make_piece(size_t request, size_t left);
   at::DataPtr obtain(size_t bytes);
   void fetch(Block& block, bool captured);
   template <class F>
@@ -172,7 +166,6 @@ class Room {
   Attention& attention_;
   Limit limit_;
   Compactor compactor_;
-  int64_t shortages_ = 0;
   int64_t device_allocs_ = 0; // of the native allocator, when it was last asked
 };
 

@@ -73,10 +73,9 @@ std::vector<Block*> blocks_of(const Run& run, const Blocks& movable) {
   return blocks;
 }
 
-// Of how many bytes a free range outside of the run is missing: for the largest of the blocks,
-// given first, that finds none. 0 if all do. Like the native allocator, each takes the smallest
-// free range that is large enough.
-size_t missing_place(const Segments& segments, const Run& run, const std::vector<Block*>& blocks) {
+// Whether all of the blocks, given the largest first, find free memory outside of the run. Like the
+// native allocator, each takes the smallest free range that is large enough.
+bool find_places(const Segments& segments, const Run& run, const std::vector<Block*>& blocks) {
   std::multiset<size_t> holes; // bytes
   for (const auto* const segment : segments) {
     size_t address = segment->address;
@@ -91,7 +90,7 @@ size_t missing_place(const Segments& segments, const Run& run, const std::vector
   for (const Block* const block : blocks) {
     const auto hole = holes.lower_bound(rounded(block->size));
     if (hole == holes.end()) {
-      return rounded(block->size);
+      return false;
     }
     const size_t rest = *hole - rounded(block->size);
     holes.erase(hole);
@@ -99,17 +98,7 @@ size_t missing_place(const Segments& segments, const Run& run, const std::vector
       holes.insert(rest);
     }
   }
-  return 0;
-}
-
-size_t free_bytes(const Segments& segments) {
-  size_t bytes = 0;
-  for (const auto* const segment : segments) {
-    for (size_t i = 0; i < segment->blocks.size(); ++i) {
-      bytes += is_free(*segment, i) ? segment->blocks[i].size : 0;
-    }
-  }
-  return bytes;
+  return true;
 }
 
 } // namespace
@@ -127,14 +116,8 @@ Window window(
       serving.push_back(&segment);
     }
   }
-  Window chosen;
   if (fits(serving, bytes, left)) {
-    return chosen;
-  }
-  const size_t free = free_bytes(serving);
-  if (free < bytes) {
-    chosen.missing = bytes - free;
-    return chosen;
+    return {};
   }
   std::vector<Run> runs;
   for (const auto* const segment : serving) {
@@ -145,16 +128,13 @@ Window window(
     return a.cost < b.cost;
   });
   runs.resize(static_cast<size_t>(looks));
-  chosen.missing = SIZE_MAX;
   for (const Run& run : runs) {
     std::vector<Block*> blocks = blocks_of(run, movable);
-    const size_t missing = missing_place(serving, run, blocks);
-    if (missing == 0) {
-      return {run.begin, run.end, std::move(blocks), 0};
+    if (find_places(serving, run, blocks)) {
+      return {run.begin, run.end, std::move(blocks)};
     }
-    chosen.missing = std::min(chosen.missing, missing);
   }
-  return chosen;
+  return {};
 }
 
 } // namespace torch::cuda::lms

@@ -13,7 +13,6 @@ struct Window {
   size_t begin = 0;
   size_t end = 0;
   std::vector<Block*> blocks; // the largest first
-  size_t missing = 0; // if it has no blocks: see Compactor::join()
 
   bool contains(const void* memory) const {
     const auto address = reinterpret_cast<uintptr_t>(memory);
