@@ -461,7 +461,7 @@ class TestAuto:
 
     @simulated
     def test_slow_copies_do_not_end_the_trial(self):
-        """A plan is given up if it is slower than paging on demand, but not for ways that are tried."""
+        """Trying ways to copy takes time, and that time is not held against the plan."""
         compressed = []
 
         def slow() -> None:
