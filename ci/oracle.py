@@ -221,8 +221,9 @@ class Process:
         # Only the file itself: no conftest and no configuration of its folder.
         pytest = ["-m", "pytest", "-q", "--tb=short", "-p", "oracle_plugin", "--noconftest"]
         where = ["-c", os.devnull, "--rootdir", ".", self._file.path.name]
-        # Its handler would take log records that tests read, or that must not be formatted.
-        without = ["-p", "no:cacheprovider", "-p", "no:logging"]
+        # Its handler would take log records that tests read, or that must not be formatted. What
+        # C++ writes before it aborts must reach the log.
+        without = ["-p", "no:cacheprovider", "-p", "no:logging", "--capture=sys"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [self._file.python, *pytest, *without, *where],
@@ -262,11 +263,13 @@ class Process:
         return time.monotonic() - self._last
 
     def output(self) -> str:
-        """The end of its output, or the beginning of a crash report."""
+        """The end of its output, or the beginning of a crash report and what C++ said before it."""
         text = self._log.read_text("utf-8", "replace")
-        _, crash, rest = text.rpartition("Fatal Python error")
+        before, crash, rest = text.rpartition("Fatal Python error")
         if crash:
-            return "\n".join((crash + rest).splitlines()[:LINES])
+            reason = before.rpartition("terminate called")
+            said = "".join(reason[1:]) if reason[1] else ""
+            return "\n".join((said + crash + rest).splitlines()[:LINES])
         return "\n".join(text.splitlines()[-LINES:])
 
 

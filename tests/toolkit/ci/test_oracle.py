@@ -26,6 +26,7 @@ class TestIt(unittest.TestCase):
     def test_fails_as_expected(self): self.fail()
     def test_crashes(self):
         print("last words", flush=True)
+        os.write(2, b"terminate called after throwing an instance of 'c10::Error'\\n")
         os.abort()
     def test_leaves(self): os._exit(0)
     def test_hangs(self): time.sleep(600)
@@ -67,7 +68,9 @@ def test_a_crash_and_a_hang_lose_no_other_test(tmp_path: Path) -> None:
     assert list(found) == list(OUTCOMES)
     assert "not the same" in found["TestIt::test_fails"].text
     assert "torn" in found["TestIt::test_cannot_be_torn_down"].text
-    assert found["TestIt::test_crashes"].text.startswith("Fatal Python error: Aborted")
+    said, crash, _ = found["TestIt::test_crashes"].text.partition("Fatal Python error: Aborted")
+    assert said.startswith("terminate called after throwing")
+    assert crash
     assert 3 <= found["TestIt::test_hangs"].seconds < 30
 
 
