@@ -1,14 +1,18 @@
-"""Runs benchmarks' models at their full size without a GPU, and counts what the memory does.
+"""Runs benchmarks' models at their full size without a GPU, in a model of time.
 
     python tests/gpu/rehearse.py WORKLOAD [--part PART] [--iterations N] [--on-demand]
 
 needs a torch with Large Model Support, torchvision and transformers. On the simulated device,
 operators allocate their outputs and compute nothing, and nothing is copied. But PyTorch's own
-allocator and LMS do what they do on a GPU of this size. Prints, for each iteration, what LMS moved,
-and how often PyTorch's allocator found no memory, freed what it had cached, and tried again.
+allocator and LMS do what they do on a GPU of this size. Operators and copies have durations, which
+streams and events add up (tests/simcuda/device/clockwork.h). Those of operators are estimates from
+an H200's peak rates, scaled so that an iteration in memory takes as long as measured. Prints how
+long each iteration would take, what LMS moved, and how often PyTorch's allocator found no memory,
+freed what it had cached, and tried again.
 
-Operators that decompose, and workspaces, are not as on a GPU, so peaks can differ. Plans depend on
-times, and these are the host's: nothing here says how fast anything is.
+This shows where the host and the device would wait for each other. How fast a GPU is, only a GPU
+says: operators that decompose, workspaces, and what copies and kernels do to each other are not as
+there.
 """
 
 from __future__ import annotations
@@ -16,11 +20,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parent.parent
+GPU = "h200"
+LINK = (52.0e9, 53.6e9)  # to the host and to the device, bytes per second: PCI Express 5.0
+HOST_SECONDS = 10e-6  # that the host needs for an operator
 CAPACITY = 100_000  # MiB; expandable segments reserve more addresses than that
 LMS = ("page_out_count", "page_out_bytes", "page_in_count", "prefetch_count")
 LMS += ("compacted_count", "compacted_bytes", "out_of_memory_retries")
@@ -28,8 +35,35 @@ LMS += ("planned_iterations", "plan_departures")
 ALLOCATOR = ("num_alloc_retries", "num_device_alloc", "num_device_free")
 
 
-def without_computing() -> Any:
-    """A mode in which operators on CUDA tensors allocate their outputs, and do no more."""
+class Durations:
+    """How long operators take. They are multiplied with ``scale``."""
+
+    def __init__(self, device: Any) -> None:
+        sys.path.append(str(TESTS.parent))
+        import torch.cuda.lms_fake.cost as cost
+
+        from lmsbuild.simulate.gpu import gpus
+
+        self._device = device
+        self._cost = cost
+        self._gpu = cost.Gpu(**gpus()[GPU].as_dict())
+        self.scale = 1.0
+
+    def spend(self, func: Any, args: Any, kwargs: Any, result: Any, tensors: Sequence[Any]) -> None:
+        import torch
+
+        bytes_used = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        seconds = self._cost.seconds_of(self._gpu, func, args, kwargs, result, bytes_used)
+        stream = torch.cuda.current_stream()
+        number = stream.device.index
+        self._device.takes(stream.cuda_stream, number, seconds * self.scale, HOST_SECONDS)
+
+
+def without_computing(durations: Durations, workspace: int) -> Any:
+    """A mode in which operators on CUDA tensors allocate their outputs, and do no more.
+
+    A convolution allocates so many bytes for itself, too.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map_only
@@ -59,6 +93,15 @@ def without_computing() -> Any:
                 return func(*args, **kwargs)
             if func is aten._local_scalar_dense.default:
                 return 1.0
+            result = self._result(func, args, kwargs, made)
+            if workspace and "convolution" in func._schema.name:
+                torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(workspace))
+            used = [x for x in (*leaves, *tree_leaves(result)) if isinstance(x, torch.Tensor)]
+            durations.spend(func, args, kwargs, result, used)
+            return result
+
+        @staticmethod
+        def _result(func: Any, args: Any, kwargs: Any, made: bool) -> Any:
             schema = func._schema
             if not schema.returns:
                 return None
@@ -73,19 +116,40 @@ def without_computing() -> Any:
     return WithoutComputing()
 
 
-def rehearse(name: str, part: float, iterations: int, planned: bool) -> None:
+def rehearse(
+    device: Any, name: str, part: float, iterations: int, workspace: int, planned: bool
+) -> None:
     import torch
     from planned import Training
     from workloads import GB, WORKLOADS
 
-    with without_computing():
-        training = Training(WORKLOADS[name])
+    def timed(what: Callable[[], Any]) -> float:
+        """Seconds until the current stream is done."""
+        began = device.host_time()
+        what()
+        torch.cuda.current_stream().synchronize()
+        return float(device.host_time() - began)
+
+    workload = WORKLOADS[name]
+    durations = Durations(device)
+    with without_computing(durations, workspace):
+        training = Training(workload)
         for _ in range(3):
             torch.cuda.reset_peak_memory_stats()
-            training.step()
+            seconds = timed(training.step)
+        if workload.seconds:
+            durations.scale = workload.seconds / seconds
+        forward = timed(training.forward)
+        seconds = timed(training.step)
         peak = torch.cuda.max_memory_allocated()
         limit = int(part * peak)
-        print(f"{name}: {peak / GB:.2f} GB in memory, limit {limit / GB:.2f} GB", flush=True)
+        out = max(forward, (peak - limit) / LINK[0])
+        bound = out + max(seconds - forward, (peak - limit) / LINK[1])
+        print(
+            f"{name}: {seconds * 1e3:.1f} ms and {peak / GB:.2f} GB in memory; "
+            f"limit {limit / GB:.2f} GB, bound {bound * 1e3:.1f} ms",
+            flush=True,
+        )
         torch.cuda.empty_cache()
         torch.cuda.set_limit_lms(limit)
         torch.cuda.set_enabled_lms(True)
@@ -93,11 +157,12 @@ def rehearse(name: str, part: float, iterations: int, planned: bool) -> None:
         torch.cuda.lms._keep_plans(True)
         for number in range(iterations):
             before = counts()
-            training.step()
+            seconds = timed(training.step)
             torch.cuda.lms._wait_for_plans()
             after = counts()
-            changes = (f"{key.replace('num_', '')} {after[key] - before[key]}" for key in after)
-            print(f"{number}: {', '.join(changes)}", flush=True)
+            changes = {key.replace("num_", ""): after[key] - before[key] for key in after}
+            text = ", ".join(f"{key} {change}" for key, change in changes.items() if change)
+            print(f"{number}: {seconds * 1e3:.1f} ms, {text}", flush=True)
 
 
 def counts() -> dict[str, int]:
@@ -114,7 +179,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--part", type=float, default=0.85, help="limit as a part of the peak")
     parser.add_argument("--iterations", type=int, default=12, metavar="N")
     parser.add_argument("--on-demand", action="store_true", help="without plans")
-    parser.add_argument("--late", action="store_true", help="the host sees no event as done")
+    parser.add_argument(
+        "--workspace", type=int, default=0, metavar="BYTES", help="of each convolution"
+    )
     parser.add_argument("--fixed-segments", action="store_true", help="not expandable ones")
     options = parser.parse_args(arguments)
     if not options.fixed_segments:
@@ -122,8 +189,18 @@ def main(arguments: Sequence[str]) -> int:
     sys.path.append(str(TESTS / "simcuda"))
     from simcuda.device import start
 
-    start(mib=CAPACITY, race=0, poison=0, bytes=0, query_notready=int(options.late))
-    rehearse(options.workload, options.part, options.iterations, not options.on_demand)
+    to_host, to_device = (int(rate / 1e6) for rate in LINK)
+    device = start(
+        mib=CAPACITY, race=0, poison=0, bytes=0, timing=1, to_host=to_host, to_device=to_device
+    )
+    rehearse(
+        device,
+        options.workload,
+        options.part,
+        options.iterations,
+        options.workspace,
+        not options.on_demand,
+    )
     sys.stdout.flush()
     os._exit(0)  # the model is freed with the process
 

@@ -16,6 +16,8 @@ class Workload:
     build: Callable[[], tuple[Any, Callable[[], Any]]]  # (model, what computes the loss)
     optimizer: Callable[[Any], Any]
     limits: tuple[float, ...]  # parts of the peak in memory
+    # Of an iteration in memory on an H200, if measured (docs/results/2026-11-23-fake.md).
+    seconds: float = 0
 
 
 def _sgd(parameters: Any) -> Any:
@@ -155,18 +157,21 @@ WORKLOADS = {
         build=resnet50,
         optimizer=_sgd,
         limits=(0.862, 0.703, 0.517),
+        seconds=0.1048,
     ),
     "llama": Workload(
         title="Llama of transformers, 1.7 billion parameters, batch 8 x 2048, AdamW foreach=False",
         build=llama,
         optimizer=_adamw,
         limits=(0.85, 0.60),
+        seconds=0.5217,
     ),
     "vit_l": Workload(
         title="ViT-L/16 of torchvision, batch 256, AdamW foreach=False",
         build=vit_l,
         optimizer=_adamw,
         limits=(0.80, 0.50, 0.30),
+        seconds=0.3318,
     ),
     "lengths": Workload(
         title="Llama of transformers, 0.3 billion parameters, batch 16, six lengths up to 1024",
@@ -191,6 +196,7 @@ WORKLOADS = {
         build=unet3d,
         optimizer=_sgd,
         limits=(0.70, 0.40),
+        seconds=0.0978,
     ),
     "unet3d_192": Workload(
         title="3D U-Net, 192^3, instance norm, SGD with momentum",

@@ -375,6 +375,58 @@ def capture(device: Any) -> dict[str, Any]:
     return out
 
 
+def add_times(device: Any) -> list[float]:
+    """Milliseconds by events, and then of the host."""
+    import torch
+
+    mib = 1 << 20
+    on_device = torch.empty(8 * mib, dtype=torch.uint8, device="cuda")
+    on_host = torch.empty(8 * mib, dtype=torch.uint8, pin_memory=True)
+    other = torch.cuda.Stream()
+
+    def mark() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def copies() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        on_host.copy_(on_device, non_blocking=True)
+        one = mark()
+        with torch.cuda.stream(other):
+            on_device.copy_(on_host, non_blocking=True)
+            on_device.copy_(on_host, non_blocking=True)
+            return one, mark()
+
+    device.takes(0, 0, 0, 0)  # this thread issues operators, so the host's time is its own
+    before = mark()
+    one, two = copies()
+    began = device.host_time()
+    before.synchronize()
+    issued = device.host_time()
+    two.synchronize()
+    waited = device.host_time()
+    device.takes(0, 0, 0.25, 0)
+    last = mark()
+    last.synchronize()
+    return [
+        *(before.elapsed_time(event) for event in (one, two, last)),
+        *((time - began) * 1e3 for time in (issued, waited, device.host_time())),
+    ]
+
+
+def test_times_are_added_up() -> None:
+    """Copies of two directions overlap, those of one do not, and the host waits for events."""
+    options = {"timing": 1, "to_host": 1000, "to_device": 2000, "race": 0}
+    one, two, last, issued, waited, ended = run_sim(add_times, **options)
+    copy = (8 << 20) / 1e6  # ms at 1000 MB/s
+    assert one == pytest.approx(copy, abs=0.1)
+    assert two == pytest.approx(copy, abs=0.1), "two copies at twice the rate"
+    assert issued < 0.1
+    assert waited == pytest.approx(copy, abs=0.1)
+    assert last - two == pytest.approx(250, abs=0.1)
+    assert ended - waited == pytest.approx(250, abs=0.1)
+
+
 def test_capture_is_seen(sim: Session) -> None:
     out = sim.run(capture)
     assert "not supported by the simulated device" in out.pop("replay")

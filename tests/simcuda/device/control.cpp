@@ -41,6 +41,24 @@ SIMCUDA_API int simcuda_operator_begin(void* handle, int device) {
   return cudaSuccess;
 }
 
+SIMCUDA_API int
+simcuda_operator_takes(void* handle, int device, double seconds, double host_seconds) {
+  const Lock lock(state().mutex);
+  this_thread().issues = true;
+  Stream* stream = state().stream(handle);
+  if (stream == nullptr || stream->device != device)
+    return cudaErrorInvalidResourceHandle;
+  state().time.issue(host_seconds);
+  state().begin_operation(*stream);
+  stream->ready += seconds;
+  return cudaSuccess;
+}
+
+SIMCUDA_API double simcuda_host_time() {
+  const Lock lock(state().mutex);
+  return state().time.host();
+}
+
 SIMCUDA_API int simcuda_is_live(const void* pointer, size_t size) {
   const Lock lock(state().mutex);
   const auto address = reinterpret_cast<uintptr_t>(pointer);

@@ -137,6 +137,7 @@ SIMCUDA_API cudaError_t cuMemCreate(
   if (properties->device < 0 || properties->device >= state().options.devices) {
     return cudaErrorInvalidDevice;
   }
+  state().time.issue(Clockwork::kMapping);
   return state().memory.create_physical(properties->device, round_to_page(size), handle);
 }
 
@@ -164,6 +165,7 @@ SIMCUDA_API cudaError_t cuMemUnmap(uintptr_t address, size_t size) {
     return cudaErrorInvalidValue;
   drain_device(device);
   const Lock lock(state().mutex);
+  state().time.issue(Clockwork::kMapping);
   state().race.forget(address, size);
   return state().memory.unmap(address, size);
 }

@@ -24,6 +24,9 @@ Options Options::from_environment() {
   options.bytes = number("SIMCUDA_BYTES", 1) != 0;
   options.async = number("SIMCUDA_ASYNC", 0) != 0;
   options.delay_us = static_cast<int>(number("SIMCUDA_DELAY_US", 0));
+  options.timing = number("SIMCUDA_TIMING", 0) != 0;
+  options.to_host = static_cast<double>(number("SIMCUDA_TO_HOST", 52000));
+  options.to_device = static_cast<double>(number("SIMCUDA_TO_DEVICE", 53600));
   options.query_notready = static_cast<int>(number("SIMCUDA_QUERY_NOTREADY", 0));
   options.log = number("SIMCUDA_LOG", 0) != 0;
   return options;

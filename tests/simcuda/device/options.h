@@ -14,6 +14,9 @@ struct Options {
   bool bytes = true; // copies, fills and LMS's kernels move bytes; otherwise they only take memory
   bool async = false; // run each stream in a thread of its own
   int delay_us = 0; // with async: maximum delay of the start of each operation
+  bool timing = false; // give every operation a duration (clockwork.h)
+  double to_host = 52000; // with timing: bytes of copies per microsecond
+  double to_device = 53600;
   int query_notready = 0; // how often each event says "not ready" although it is done
   bool log = false; // report faults, races and unsupported calls on stderr
 

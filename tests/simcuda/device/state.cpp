@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <new>
@@ -25,6 +26,7 @@ State& state() {
 
 State::State()
     : options(Options::from_environment()),
+      time(options),
       calls(options.log),
       race(options.race, options.log),
       memory(options),
@@ -110,9 +112,10 @@ std::vector<Stream*> State::streams_of(int device) {
 // Orders the stream's next operation after all work of the other one.
 void State::wait_for(Stream& stream, Stream& other) {
   stream.clock.join(other.clock);
+  stream.ready = std::max(stream.ready, other.ready);
   if (!options.async || other.queue->idle())
     return;
-  auto marker = std::make_shared<Marker>(other.clock, 0, 0);
+  auto marker = std::make_shared<Marker>(other.clock, 0, 0, other.ready);
   other.queue->push([marker] { marker->complete(); });
   stream.queue->push([marker] { marker->wait(); });
 }
@@ -131,6 +134,7 @@ void State::begin_operation(Stream& stream) {
   }
   stream.clock.join(host_clock);
   stream.clock.tick(stream.actor);
+  stream.ready = std::max(stream.ready, time.issue(Clockwork::kCall));
 }
 
 void State::host_joins(const VectorClock& clock) {
@@ -145,9 +149,17 @@ VectorClock State::device_clock(int device) {
   return clock;
 }
 
+double State::device_ready(int device) {
+  double ready = 0;
+  for (const Stream* stream : streams_of(device))
+    ready = std::max(ready, stream->ready);
+  return ready;
+}
+
 std::shared_ptr<Marker> State::record(Stream& stream) {
   begin_operation(stream);
-  auto marker = std::make_shared<Marker>(stream.clock, stream.capture, options.query_notready);
+  auto marker =
+      std::make_shared<Marker>(stream.clock, stream.capture, options.query_notready, stream.ready);
   // So that the next work of an operator that is running is ordered after it.
   stream.clock.tick(stream.actor);
   stream.queue->push([marker] { marker->complete(); });
@@ -205,6 +217,7 @@ void synchronize(Stream& stream) {
     state().begin_operation(stream);
     clock = stream.clock;
     stream.clock.tick(stream.actor);
+    state().time.wait(stream.ready);
   }
   drain(stream);
   const Lock lock(state().mutex);
@@ -216,6 +229,7 @@ void synchronize_device(int device) {
   {
     const Lock lock(state().mutex);
     clock = state().device_clock(device);
+    state().time.wait(state().device_ready(device));
   }
   drain_device(device);
   const Lock lock(state().mutex);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "clockwork.h"
 #include "cuda_types.h"
 #include "fault.h"
 #include "memory.h"
@@ -37,6 +38,7 @@ class State {
 
   Gate gate;
   const Options options;
+  Clockwork time;
   CallLog calls;
   RaceChecker race;
   DeviceMemory memory;
@@ -68,6 +70,8 @@ class State {
   void begin_operation(Stream& stream);
   // Orders the host's next step after this clock.
   void host_joins(const VectorClock& clock);
+  // When the work given to the device so far would be done.
+  double device_ready(int device);
   // The clock of all work given to the device so far.
   VectorClock device_clock(int device);
   std::shared_ptr<Marker> record(Stream& stream);
@@ -102,6 +106,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 // The state of a host thread, as in CUDA.
 struct ThreadState {
   int device = 0;
+  bool issues = false; // operators, so that its time is the host's
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 };

@@ -19,8 +19,8 @@ namespace simcuda {
 // A point in a stream's work, made by recording an event.
 class Marker {
  public:
-  Marker(VectorClock clock, uint64_t capture, int query_notready)
-      : clock(std::move(clock)), capture(capture), notready_(query_notready) {}
+  Marker(VectorClock clock, uint64_t capture, int query_notready, double at)
+      : clock(std::move(clock)), capture(capture), at(at), notready_(query_notready) {}
 
   void complete();
   void wait();
@@ -29,6 +29,7 @@ class Marker {
 
   const VectorClock clock;
   const uint64_t capture; // the capture in which it was recorded; 0 if none
+  const double at; // when the work before it is done, in the model of time; seconds
 
  private:
   std::mutex mutex_;
@@ -88,6 +89,7 @@ struct Stream {
   const int priority;
   const Actor actor;
   VectorClock clock;
+  double ready = 0; // when its work is done, in the model of time; seconds
   uint64_t capture = 0; // the capture that it takes part in; 0 if none
   const std::shared_ptr<WorkQueue> queue;
 };

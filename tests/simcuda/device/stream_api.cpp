@@ -2,6 +2,8 @@
 //
 // Functions that do the same under several names are counted under the shortest name, and faults
 // are planned with it: cudaStreamCreate, cudaEventCreate, cudaEventRecord.
+#include <algorithm>
+
 #include "capture.h"
 #include "state.h"
 
@@ -83,7 +85,8 @@ SIMCUDA_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
     return fail(cudaErrorInvalidResourceHandle);
   if (!may_synchronize(*stream))
     return fail(cudaErrorStreamCaptureUnsupported);
-  if (!stream->queue->idle())
+  state().time.issue(Clockwork::kCall);
+  if (!stream->queue->idle() || !state().time.reached(stream->ready))
     return cudaErrorNotReady;
   state().host_joins(stream->clock);
   return cudaSuccess;
@@ -104,6 +107,7 @@ cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t event_handle, unsign
     return fail(error);
   state().begin_operation(*stream);
   stream->clock.join(marker->clock);
+  stream->ready = std::max(stream->ready, marker->at);
   if (state().options.async)
     stream->queue->push([marker] { marker->wait(); });
   return cudaSuccess;
@@ -196,7 +200,9 @@ SIMCUDA_API cudaError_t cudaEventQuery(cudaEvent_t handle) {
   if (marker->capture != 0)
     return fail(cudaErrorCapturedEvent);
   // An event that the host has waited for is not late.
-  if (!marker->query() && !state().host_clock.covers(marker->clock))
+  state().time.issue(Clockwork::kCall);
+  const bool done = marker->query() || state().host_clock.covers(marker->clock);
+  if (!done || !state().time.reached(marker->at))
     return cudaErrorNotReady;
   state().host_joins(marker->clock);
   return cudaSuccess;
@@ -220,6 +226,7 @@ SIMCUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     return fail(cudaErrorCapturedEvent);
   marker->wait();
   const Lock lock(state().mutex);
+  state().time.wait(marker->at);
   state().host_joins(marker->clock);
   return cudaSuccess;
 }
@@ -234,6 +241,10 @@ cudaEventElapsedTime(float* milliseconds, cudaEvent_t start_handle, cudaEvent_t 
   }
   if (((start->flags | end->flags) & kEventDisableTiming) != 0) {
     return fail(cudaErrorInvalidResourceHandle);
+  }
+  if (state().time.on()) {
+    *milliseconds = static_cast<float>((end->marker->at - start->marker->at) * 1e3);
+    return cudaSuccess;
   }
   const std::chrono::duration<float, std::milli> elapsed =
       end->marker->time() - start->marker->time();

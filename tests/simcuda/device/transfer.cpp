@@ -98,6 +98,12 @@ cudaError_t copy(const char* api, const Copy& copy, cudaStream_t handle, bool sy
     from = place_of(copy.from);
     to = place_of(copy.to);
     machine.begin_operation(*stream);
+    if (machine.time.on()) {
+      const Clockwork::Way way = to != Place::kDevice     ? Clockwork::Way::ToHost
+                                 : from != Place::kDevice ? Clockwork::Way::ToDevice
+                                                          : Clockwork::Way::Within;
+      stream->ready = machine.time.copy(stream->device, way, copy.width * copy.rows, stream->ready);
+    }
     const char* what = name_of(from, to);
     track(
         *stream, copy.from, from, copy.from_pitch, copy.width, copy.rows, AccessKind::kRead, what);

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 _OPTIONS = ("race", "poison", "bytes", "async_", "delay_us", "query_notready", "host_mib", "log")
+_OPTIONS += ("timing", "to_host", "to_device")
 
 
 class Device:
@@ -47,6 +48,13 @@ class Device:
             ctypes.c_char_p,
         ]
         runtime.simcuda_operator_begin.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        runtime.simcuda_operator_takes.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_double,
+            ctypes.c_double,
+        ]
+        runtime.simcuda_host_time.restype = ctypes.c_double
         runtime.simcuda_is_live.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         runtime.simcuda_operator_access.argtypes = [
             ctypes.c_void_p,
@@ -111,6 +119,25 @@ class Device:
             )
             views.append(self.host_view(pointer))
         return views
+
+    # Time ------------------------------------------------------------------------------------
+
+    def takes(self, stream: int, device: int, seconds: float, host_seconds: float) -> None:
+        """An operator takes the stream so long, and this thread, which issues it.
+
+        With the option timing, where nothing else takes time but copies. Threads that issue no
+        operators do not move the host's time.
+
+        Raises:
+            RuntimeError: the stream is not the device's.
+        """
+        error = self._runtime.simcuda_operator_takes(stream, device, seconds, host_seconds)
+        if error:
+            raise RuntimeError(f"simulated device: not a stream of the device, error {error}")
+
+    def host_time(self) -> float:
+        """What time it is for the host in the model of time, in seconds. With the option timing."""
+        return float(self._runtime.simcuda_host_time())
 
     # Faults and counts -----------------------------------------------------------------------
 
@@ -230,6 +257,8 @@ def start(
       async_=0       run each stream in a thread of its own
       delay_us=0     with async_: start each operation up to that many microseconds late
       query_notready=0   how often each event says "not ready" although it is done
+      timing=0       give operations durations, in a model of time: takes(), and copies over a link
+      to_host=52000, to_device=53600  with timing: the link's bytes per microsecond
       host_mib=0     the most pinned host memory, 0 is no limit
       log=0          faults, races and unsupported calls on stderr
     """
