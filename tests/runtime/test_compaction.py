@@ -168,6 +168,47 @@ def test_it_does_not_move_into_the_gap_itself():
     assert intact(tensors, starts)
 
 
+def lay_out(*segments: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Segments of 20 MiB, by the MiB of what is in them: "7" can move, "7x" is held, "7f" is free.
+
+    Returns what can move, and what is held. Each tensor is filled with its MiB.
+    """
+    tensors, names = [], " ".join(segments).split()
+    for name in names:
+        size = int(name.rstrip("xf"))
+        tensors.append(managed(torch.full((floats(size),), float(size), device="cuda")))
+    movable, held = (
+        [t for t, name in zip(tensors, names, strict=True) if test(name)]
+        for test in (str.isdigit, lambda name: name.endswith("x"))
+    )
+    del tensors
+    return movable, held
+
+
+@pytest.mark.parametrize(
+    ("segments", "size", "moves"),
+    [
+        (("6f 8 6x", "6f 2 6x 6x", "3f 8x 9x"), 12, 2),
+        # The piece that is made for the 4 is beside the place that the 7 has left.
+        (("2 2f 7 4 5f", "7f 6x 7x", "3f 8x 9x"), 16, 3),
+        # There is no place for the 2.
+        (("6f 8 6x", "6f 2 6x 6x", "3x 8x 9x"), 12, 0),
+    ],
+)
+def test_what_is_smaller_moves_first(segments, size, moves):
+    """What is in the way fits nowhere before other free memory is joined in the same way."""
+    movable, held = lay_out(*segments)
+    values = [float(tensor[0]) for tensor in movable]
+    counts = Counts()
+    with torch.cuda.lms.resident(*held):
+        wide = torch.full((floats(size),), 0.5, device="cuda")
+    assert counts()[0] == moves
+    assert (counts()[1] == 0) == (moves > 0)
+    assert bool((wide == 0.5).all())
+    assert all(bool((t == value).all()) for t, value in zip(movable, values, strict=True))
+    assert all(bool((tensor == tensor[0]).all()) for tensor in held)
+
+
 def with_small_gaps(device):
     """Gaps between mapped pages that are smaller than a request, and memory for more pages."""
     import torch

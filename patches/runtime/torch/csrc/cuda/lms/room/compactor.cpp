@@ -9,6 +9,14 @@
 
 namespace torch::cuda::lms {
 
+namespace {
+
+size_t address(const at::DataPtr& memory) {
+  return reinterpret_cast<size_t>(memory.get());
+}
+
+} // namespace
+
 // Only blocks of one stream move: the stream itself orders that after the block's uses, and before
 // the next use of the old memory.
 bool Compactor::movable(const Block& block, cudaStream_t stream) const {
@@ -36,7 +44,7 @@ Blocks Compactor::idle(cudaStream_t stream, F wanted) const {
   Blocks blocks;
   registry_.each([&](Block& block) {
     if (block.idle && movable(block, stream) && wanted(block)) {
-      blocks.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
+      blocks.emplace(address(block.memory), &block);
     }
   });
   return blocks;
@@ -52,8 +60,8 @@ void Compactor::shuffle() {
       const Blocks now = idle(stream.stream(), all);
       const auto found = now.find(entry.first);
       if (found != now.end()) {
-        const size_t begin = found->first;
-        move_out({begin, begin + rounded(found->second->size), {found->second}}, stream);
+        const Stay stay(registry_, *found->second);
+        move(*found->second, /*to=*/0, stream);
       }
     }
   } catch (const c10::Error&) {
@@ -65,55 +73,49 @@ void Compactor::join(size_t bytes, size_t left) {
   try {
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
     const auto snapshot = native_.snapshot();
-    if (attention_.settled()) {
-      const Blocks blocks = idle(
-          stream.stream(), [&](const Block& block) { return settled(block, stream.stream()); });
-      move_out(window(snapshot.segments, device_, stream.stream(), bytes, left, blocks), stream);
+    if (!attention_.settled()) {
+      return;
+    }
+    const Blocks blocks =
+        idle(stream.stream(), [&](const Block& block) { return settled(block, stream.stream()); });
+    const Layout layout(snapshot.segments, device_, stream.stream(), blocks);
+    if (layout.serves(bytes, left)) {
+      return;
+    }
+    const std::vector<Move> moves = layout.join(bytes);
+    // Blocks can be used, and storages can be freed, whenever memory is allocated.
+    std::deque<Stay> stays;
+    for (const Move& move : moves) {
+      stays.emplace_back(registry_, *move.block);
+    }
+    for (const Move& move : moves) {
+      if (address(move.block->memory) != move.from || !this->move(*move.block, move.to, stream)) {
+        return;
+      }
     }
   } catch (const c10::Error&) {
     (void)cudaGetLastError(); // what failed moved nothing, and the request goes its usual way
   }
 }
 
-void Compactor::move_out(const Window& window, c10::cuda::CUDAStream stream) {
-  // Blocks can be used, and storages can be freed, whenever memory is allocated.
-  std::deque<Stay> stays;
-  for (Block* const block : window.blocks) {
-    stays.emplace_back(registry_, *block);
-  }
+bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
   const c10::cuda::CUDAGuard guard(device_);
-  std::vector<Loan> inside;
-  std::vector<Loan> outside;
-  for (Block* const block : window.blocks) {
-    if (!find_place(window, block->size, inside, outside)) {
-      return;
+  // The native allocator takes what fits best, and that may be memory that is to be joined: it is
+  // kept until the block has moved.
+  std::vector<Loan> passed;
+  while (native_.largest_free(device_) >= rounded(block.size)) {
+    Loan loan{native_.allocate(block.size)};
+    mover_.taken(loan.memory.get(), block.size);
+    if (to != 0 && address(loan.memory) != to) {
+      passed.push_back(std::move(loan));
+      continue;
     }
-  }
-  for (size_t i = 0; i < window.blocks.size(); ++i) {
-    Block& block = *window.blocks[i];
-    if (block.stays.only(Reason::Operator) && window.contains(block.memory.get()) &&
-        movable(block, stream.stream()) && attention_.settled()) {
-      mover_.relocate(block, std::move(outside[i].memory));
+    if (!block.stays.only(Reason::Operator) || !movable(block, stream.stream()) ||
+        !attention_.settled()) {
+      return false;
     }
-  }
-}
-
-// Allocates memory that is not in the window. The native allocator takes what fits best, so it may
-// hand out the window's own free memory first: that is kept until the blocks have moved. Returns
-// false if there is no more.
-bool Compactor::find_place(
-    const Window& window,
-    size_t bytes,
-    std::vector<Loan>& inside,
-    std::vector<Loan>& outside) {
-  while (native_.largest_free(device_) >= rounded(bytes)) {
-    Loan loan{native_.allocate(bytes)};
-    mover_.taken(loan.memory.get(), bytes);
-    const bool found = !window.contains(loan.memory.get());
-    (found ? outside : inside).push_back(std::move(loan));
-    if (found) {
-      return true;
-    }
+    mover_.relocate(block, std::move(loan.memory));
+    return true;
   }
   return false;
 }

@@ -6,7 +6,7 @@
 #include <torch/csrc/cuda/lms/block/registry.h>
 #include <torch/csrc/cuda/lms/move/mover.h>
 #include <torch/csrc/cuda/lms/room/attention.h>
-#include <torch/csrc/cuda/lms/room/window.h>
+#include <torch/csrc/cuda/lms/room/layout.h>
 
 #include <cstddef>
 #include <utility>
@@ -63,12 +63,8 @@ class Compactor {
   template <class F>
   Blocks idle(cudaStream_t stream, F wanted) const;
   bool settled(const Block& block, cudaStream_t stream) const;
-  void move_out(const Window& window, c10::cuda::CUDAStream stream);
-  bool find_place(
-      const Window& window,
-      size_t bytes,
-      std::vector<Loan>& inside,
-      std::vector<Loan>& outside);
+  // Whether the block could be moved. With `to`, only there.
+  bool move(Block& block, size_t to, c10::cuda::CUDAStream stream);
 
   const c10::DeviceIndex device_;
   const Native native_;

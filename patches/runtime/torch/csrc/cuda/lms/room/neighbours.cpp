@@ -8,16 +8,19 @@ std::vector<Block*> neighbours(
     cudaStream_t stream,
     size_t bytes,
     const Blocks& idle) {
-  Run best{0, 0, SIZE_MAX};
+  std::vector<Range> ranges;
   for (const auto& segment : segments) {
     if (serves(segment, device, stream)) {
-      each_run(
-          segment, bytes, idle, [&](const Run& run) { best = run.cost < best.cost ? run : best; });
+      append_ranges(segment, idle, ranges);
     }
   }
+  Run best{0, 0, SIZE_MAX};
+  each_run(ranges, bytes, [&](const Run& run) { best = run.cost < best.cost ? run : best; });
   std::vector<Block*> chosen;
-  for (auto block = idle.lower_bound(best.begin); block != idle.lower_bound(best.end); ++block) {
-    chosen.push_back(block->second);
+  for (size_t i = best.first; i < best.last; ++i) {
+    if (ranges[i].block) {
+      chosen.push_back(ranges[i].block);
+    }
   }
   return chosen;
 }

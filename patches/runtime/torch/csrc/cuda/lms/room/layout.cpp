@@ -1,0 +1,190 @@
+#include <torch/csrc/cuda/lms/room/layout.h>
+
+#include <torch/csrc/cuda/lms/base/stats.h>
+#include <torch/csrc/cuda/lms/room/pages.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace torch::cuda::lms {
+
+namespace {
+
+// How often pieces are joined so that others can be joined.
+constexpr int kDepth = 2;
+// How many windows are tried: for the request, of those that move the fewest bytes; for a piece
+// that is needed in between; and altogether. A trial takes some microseconds of the host's time.
+constexpr size_t kWindows = 128;
+constexpr size_t kWindowsBetween = 8;
+constexpr int kTrials = 512;
+
+constexpr size_t kNone = SIZE_MAX; // index
+
+} // namespace
+
+struct Layout::Search {
+  int trials = kTrials; // that are left
+};
+
+Layout::Layout(
+    const std::vector<compat::cca::SegmentInfo>& segments,
+    c10::DeviceIndex device,
+    cudaStream_t stream,
+    const Blocks& movable) {
+  for (const auto& segment : segments) {
+    if (torch::cuda::lms::serves(segment, device, stream) && segment.is_large) {
+      append_ranges(segment, movable, ranges_);
+    }
+  }
+}
+
+// With expandable segments, the ranges of mapped pages are reported as segments, by address. The
+// native allocator maps more pages between two of them, at the lowest place that is large enough.
+bool Layout::serves(size_t bytes, size_t left) const {
+  if (hole(bytes) != kNone) {
+    return true;
+  }
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const bool last = i + 1 == ranges_.size() || ranges_[i + 1].first;
+    if (!last || !ranges_[i].expandable) {
+      continue;
+    }
+    const size_t before = ranges_[i].free ? ranges_[i].size : 0;
+    if (i + 1 == ranges_.size() || !ranges_[i + 1].expandable) {
+      return in_pages(bytes - before) <= left; // nothing is mapped behind the last one
+    }
+    const Range& next = ranges_[i + 1];
+    const size_t gap = next.begin - ranges_[i].end();
+    if (before + gap + (next.free ? next.size : 0) >= bytes) {
+      return std::min(gap, in_pages(bytes - before)) <= left;
+    }
+  }
+  return false;
+}
+
+std::vector<Move> Layout::join(size_t bytes) const {
+  Search search;
+  for (int depth = 0; depth <= kDepth; ++depth) {
+    Layout layout = *this;
+    if (layout.make_piece(bytes, depth, search)) {
+      return std::move(layout.moves_);
+    }
+  }
+  return {};
+}
+
+bool Layout::make_piece(size_t bytes, int depth, Search& search) {
+  std::vector<Run> runs;
+  each_run(ranges_, bytes, [&](const Run& run) { runs.push_back(run); });
+  const size_t most = moves_.empty() ? kWindows : kWindowsBetween;
+  const auto looks = static_cast<std::ptrdiff_t>(std::min(runs.size(), most));
+  std::partial_sort(runs.begin(), runs.begin() + looks, runs.end(), [](const Run& a, const Run& b) {
+    return a.cost < b.cost;
+  });
+  runs.resize(static_cast<size_t>(looks));
+  for (const Run& run : runs) {
+    if (search.trials-- <= 0) {
+      return false;
+    }
+    Layout trial = *this;
+    if (trial.vacate(run, depth, search)) {
+      *this = std::move(trial);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Moves the blocks of a run away, the largest first.
+bool Layout::vacate(const Run& run, int depth, Search& search) {
+  std::vector<size_t> addresses;
+  // Of those that are being vacated at a time, each has another number.
+  const int window = depth + 1;
+  for (size_t i = run.first; i < run.last; ++i) {
+    ranges_[i].window = window;
+    if (ranges_[i].block) {
+      addresses.push_back(ranges_[i].begin);
+    }
+  }
+  std::stable_sort(addresses.begin(), addresses.end(), [&](size_t a, size_t b) {
+    return ranges_[at(a)].size > ranges_[at(b)].size;
+  });
+  for (const size_t address : addresses) {
+    const size_t size = rounded(ranges_[at(address)].block->size);
+    if (hole(size) == kNone && (depth == 0 || !make_piece(size, depth - 1, search))) {
+      return false;
+    }
+    move(at(address), hole(size));
+  }
+  for (Range& range : ranges_) {
+    if (range.window == window) {
+      range.window = 0;
+    }
+  }
+  tidy();
+  return true;
+}
+
+// The index of the free range that the native allocator takes for a request of this number of
+// bytes: of those that are large enough, the smallest, and then the one with the lowest address.
+size_t Layout::hole(size_t bytes) const {
+  size_t best = kNone;
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const Range& range = ranges_[i];
+    if (range.free && range.window == 0 && range.size >= bytes &&
+        (best == kNone || range.size < ranges_[best].size ||
+         (range.size == ranges_[best].size && range.begin < ranges_[best].begin))) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+// The index of the range that begins at the address.
+size_t Layout::at(size_t address) const {
+  const auto found = std::find_if(ranges_.begin(), ranges_.end(), [address](const Range& range) {
+    return range.begin == address;
+  });
+  return static_cast<size_t>(found - ranges_.begin());
+}
+
+// Moves the block of one range into another, free one. The indices change.
+void Layout::move(size_t from, size_t to) {
+  Range& source = ranges_[from];
+  Range& target = ranges_[to];
+  moves_.push_back({source.block, source.begin, target.begin});
+  target.block = std::exchange(source.block, nullptr);
+  target.free = false;
+  source.free = true;
+  const size_t used = rounded(target.block->size);
+  const size_t rest = target.size - used;
+  if (rest > StatArray::kSmallSize) { // otherwise it stays with the block
+    Range behind = target;
+    behind.begin += used;
+    behind.size = rest;
+    behind.block = nullptr;
+    behind.free = true;
+    behind.first = false;
+    target.size = used;
+    ranges_.insert(ranges_.begin() + static_cast<std::ptrdiff_t>(to) + 1, behind);
+  }
+  tidy();
+}
+
+// Joins free ranges that are side by side. Those of two windows stay apart, because one of them is
+// given free before the other.
+void Layout::tidy() {
+  size_t kept = 0;
+  for (size_t i = 1; i < ranges_.size(); ++i) {
+    Range& last = ranges_[kept];
+    const Range& range = ranges_[i];
+    if (last.free && range.free && last.window == range.window && !range.first) {
+      last.size += range.size;
+    } else {
+      ranges_[++kept] = range;
+    }
+  }
+  ranges_.resize(std::min(ranges_.size(), kept + 1));
+}
+
+} // namespace torch::cuda::lms

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <torch/csrc/cuda/lms/room/runs.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace torch::cuda::lms {
+
+// A block's way from one address of the device to another one.
+struct Move {
+  Block* block;
+  size_t from;
+  size_t to;
+};
+
+// The memory from which the native allocator serves one stream, on which moves are tried before
+// they are made. It has only what is large, and `movable` are the blocks that may move.
+class Layout {
+ public:
+  Layout(
+      const std::vector<compat::cca::SegmentInfo>& segments,
+      c10::DeviceIndex device,
+      cudaStream_t stream,
+      const Blocks& movable);
+
+  // Whether the native allocator can serve a request of this number of bytes, if it can take `left`
+  // bytes from the device.
+  bool serves(size_t bytes, size_t left) const;
+
+  // Moves, in their order, after which a free piece has at least this number of bytes. A window is
+  // vacated: addresses side by side, so that the fewest bytes move. What is in it moves to free
+  // memory elsewhere. If that is in pieces that are too small, they are joined first in the same
+  // way, by moving what is smaller. Returns none if no way is found.
+  std::vector<Move> join(size_t bytes) const;
+
+ private:
+  struct Search;
+
+  bool make_piece(size_t bytes, int depth, Search& search);
+  bool vacate(const Run& run, int depth, Search& search);
+  size_t hole(size_t bytes) const;
+  size_t at(size_t address) const;
+  void move(size_t from, size_t to);
+  void tidy();
+
+  std::vector<Range> ranges_; // by segment, each by address
+  std::vector<Move> moves_; // that led here
+};
+
+} // namespace torch::cuda::lms
