@@ -37,9 +37,8 @@ _LINK = {"noarch": {"type": "python"}, "package_metadata_version": 1}
 class Packager(str, enum.Enum):
     """The program that makes the package."""
 
-    AUTO = "auto"
-    CONDA_BUILD = "conda-build"
     RATTLER_BUILD = "rattler-build"
+    CONDA_BUILD = "conda-build"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,7 @@ class PackageRequest:
     Attributes:
         wheel: an LMS wheel, or one of torch-lms.
         out: folder; packages are written to its subfolder for the platform.
-        packager: AUTO uses conda-build if it is installed, and rattler-build otherwise.
+        packager: each gives other bytes of the same files.
         build_number: if None, the number of the wheel's LMS version; 0 for torch-lms.
         recipes: folder of the recipes.
         cache: folder for temporary files, about 2 GB.
@@ -81,8 +80,9 @@ def build_packages(request: PackageRequest, report: Report) -> list[PackageResul
         LmsbuildError: a subclass for each kind of failure.
         OSError: a file cannot be read or written.
     """
-    packager = choose(request.packager)
-    build = _with_conda_build if packager is Packager.CONDA_BUILD else _with_rattler_build
+    require_packager(request.packager)
+    chosen = request.packager is Packager.CONDA_BUILD
+    build = _with_conda_build if chosen else _with_rattler_build
     with scratch(request.cache) as name:
         folder = Path(name) / "recipe"
         folder.mkdir()
@@ -96,7 +96,7 @@ def build_packages(request: PackageRequest, report: Report) -> list[PackageResul
             PackageResult(
                 path=_keep(path, request.out / metadata.subdir),
                 metadata=metadata,
-                packager=packager,
+                packager=request.packager,
             )
             for path, metadata in made.items()
         ]
@@ -159,17 +159,14 @@ def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path,
     return recipes
 
 
-def choose(packager: Packager) -> Packager:
-    """The packager to use. Raises PackagerError if it is not installed."""
-    if packager is Packager.AUTO:
-        packager = Packager.CONDA_BUILD if shutil.which("conda-build") else Packager.RATTLER_BUILD
+def require_packager(packager: Packager) -> None:
+    """Raise PackagerError if a packager is not installed."""
     if packager is Packager.CONDA_BUILD and not shutil.which("conda-build"):
         raise PackagerError("conda-build is not installed; run: conda install conda-build")
     if packager is Packager.RATTLER_BUILD:
         extra.require("rattler_build")
     for module in ("jinja2", "zstandard"):
         extra.require(module)
-    return packager
 
 
 def render(folder: Path, subdir: str) -> Any:

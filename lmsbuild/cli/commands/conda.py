@@ -37,9 +37,9 @@ from lmsbuild.tools.cache_content import in_use
 @click.option(
     "--packager",
     type=click.Choice([choice.value for choice in Packager]),
-    default=Packager.AUTO.value,
+    default=Packager.RATTLER_BUILD.value,
     show_default=True,
-    help="What makes the package; auto: conda-build where it is installed.",
+    help="What makes the package: py-rattler-build, or the program conda-build.",
 )
 @click.option("--build-number", type=click.IntRange(min=0), help="[default: of the LMS version]")
 @click.option(
@@ -73,7 +73,7 @@ def command(
     if wheel is not None and (tag or python or base):
         raise click.UsageError("--wheel says tag, Python and base itself: leave them out")
     if recipe is None:
-        package.choose(Packager(packager))  # before a wheel is built for nothing
+        package.require_packager(Packager(packager))  # before a wheel is built for nothing
     cache = default_cache()
     with in_use(cache), StageDisplay() as display, scratch(cache) as folder:
         if wheel is None:

@@ -24,7 +24,7 @@ from lmsbuild.cli.main import main
 from lmsbuild.conda import package, recipe
 from lmsbuild.conda.extra import require
 from lmsbuild.conda.metadata import promised_glibc, python_specs
-from lmsbuild.conda.package import Packager, PackageResult, choose, render
+from lmsbuild.conda.package import Packager, PackageResult, render, require_packager
 from lmsbuild.conda.stage import console_scripts, stage
 from lmsbuild.errors import (
     CondaError,
@@ -289,13 +289,21 @@ def conda_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def test_conda_build_is_taken_where_it_is_installed(
-    fake: FakeTorch, tmp_path: Path, conda_build: Any
-) -> None:
+def test_the_path_makes_no_difference(fake: FakeTorch, tmp_path: Path, conda_build: Any) -> None:
     wheel = lms_wheel(fake, tmp_path / "wheels")
     conda_build()
     out = tmp_path / "dist"
     result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "made with rattler-build" in result.output
+
+
+def test_conda_build_is_taken_on_request(fake: FakeTorch, tmp_path: Path, conda_build: Any) -> None:
+    wheel = lms_wheel(fake, tmp_path / "wheels")
+    conda_build()
+    out = tmp_path / "dist"
+    arguments = ["conda", "--wheel", str(wheel), "--packager", "conda-build"]
+    result = CliRunner().invoke(main, [*arguments, "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "made with conda-build" in result.output
     (path,) = out.glob("*/*.conda")
@@ -303,7 +311,7 @@ def test_conda_build_is_taken_where_it_is_installed(
     # What it made is as reproducible as what rattler-build's library makes.
     time.sleep(1.1)
     again = tmp_path / "again"
-    result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--out", str(again)])
+    result = CliRunner().invoke(main, [*arguments, "--out", str(again)])
     assert result.exit_code == 0, result.output
     assert (again / path.relative_to(out)).read_bytes() == path.read_bytes()
     one = unpacked(path, tmp_path / "one")
@@ -328,7 +336,8 @@ def test_a_failing_conda_build_leaves_nothing(
     wheel = lms_wheel(fake, tmp_path / "wheels")
     conda_build(fails=True)
     out = tmp_path / "dist"
-    result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--out", str(out)])
+    arguments = ["conda", "--wheel", str(wheel), "--packager", "conda-build"]
+    result = CliRunner().invoke(main, [*arguments, "--out", str(out)])
     assert result.exit_code == PackagerError.exit_code
     assert "ValueError: no such thing" in result.output
     assert not list(out.rglob("*.*"))
@@ -336,9 +345,8 @@ def test_a_failing_conda_build_leaves_nothing(
 
 def test_without_conda_build_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert choose(Packager.AUTO) is Packager.RATTLER_BUILD
     with pytest.raises(PackagerError, match="conda-build is not installed"):
-        choose(Packager.CONDA_BUILD)
+        require_packager(Packager.CONDA_BUILD)
 
 
 def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
