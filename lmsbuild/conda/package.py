@@ -84,7 +84,7 @@ def build_packages(request: PackageRequest, report: Report) -> list[PackageResul
     chosen = request.packager is Packager.CONDA_BUILD
     build = _with_conda_build if chosen else _with_rattler_build
     with scratch(request.cache) as name:
-        folder = Path(name) / "recipe"
+        folder = Path(name) / "prepared"
         folder.mkdir()
         recipes = prepare(request, folder, report)
         report("package", 0, None)
@@ -134,8 +134,7 @@ def write_recipe(request: PackageRequest, folder: Path, report: Report) -> dict[
 def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path, Metadata]:
     """Check the wheel, and write its files and recipes into an empty folder.
 
-    Returns each package's metadata by the folder of its recipes: ``folder``, or one below it for
-    each package if there are several.
+    Returns each package's metadata by the folder of its recipes, which is below ``folder``.
     """
     for_torch = not is_addon(request.wheel)
     wheel = (basewheel if for_torch else addon).identify(request.wheel)
@@ -148,12 +147,9 @@ def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path,
     else:
         found = addon.metadata_of(wheel, files, request.build_number)
     if len(found) == 1:
-        recipes = {folder: found[0]}
+        recipes = {folder / recipe.FOLDER: found[0]}
     else:
         recipes = {folder / metadata.build_string: metadata for metadata in found}
-        for into in recipes:
-            shutil.copytree(files, into / recipe.STAGE)
-        shutil.rmtree(files)
     for into, metadata in recipes.items():
         recipe.write_recipes(metadata, request.recipes, into)
     return recipes
@@ -218,7 +214,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
             build_string=build["string"],
             build_number=build["number"],
             output_dir=out,
-            files_dir=folder / recipe.STAGE,
+            files_dir=folder.parent / recipe.STAGE,
             depends=requirements.get("run", []),
             constrains=requirements.get("run_constraints", []),
             homepage=about.homepage,

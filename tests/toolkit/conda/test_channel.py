@@ -63,6 +63,13 @@ def test_add_makes_a_channel(channel: Channel, package: Path) -> None:
     channel.check()
 
 
+def test_a_package_with_large_metadata_is_added(channel: Channel, tmp_path: Path) -> None:
+    large = stub(tmp_path / "made", "large", subdir="linux-64")
+    edit_index(large, lambda index: None, {"info/recipe/large": bytes(65 << 20)})
+    (added,) = channel.add([large], unheard)
+    assert read_index(added)["name"] == "large"
+
+
 def test_every_platform_has_an_index(channel: Channel, tmp_path: Path) -> None:
     for subdir in ALL_SUBDIRS:
         document = json.loads((channel.folder / subdir / "repodata.json").read_text())

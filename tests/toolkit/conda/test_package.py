@@ -178,16 +178,21 @@ def test_the_scripts_run_the_python_beside_them(fake: FakeTorch, tmp_path: Path)
 
 
 def test_both_recipes_say_the_same(fake: FakeTorch, tmp_path: Path) -> None:
-    folder = tmp_path / "recipe"
+    folder = tmp_path / "rec"
     wheel = lms_wheel(fake, tmp_path / "wheels")
     result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
     assert result.exit_code == 0, result.output
-    one, other = rendered_by_rattler(folder), rendered_as_conda_build_does(folder)
+    assert result.stdout.split() == [str(folder / "recipe")]
+    one = rendered_by_rattler(folder / "recipe")
+    other = rendered_as_conda_build_does(folder / "recipe")
     assert one == other
     assert one["depends"]
     assert (one["features"], one["each Python"]) == (["pytorch-p-0"], False)
     assert one["script"] == 'cp -a bin lib "$PREFIX"'
     assert (folder / "stage" / SITE / "torch" / "version.py").is_file()
+    # Packagers copy the recipe's folder into the package.
+    size = sum(path.stat().st_size for path in (folder / "recipe").rglob("*"))
+    assert size < 1 << 20
     # Nothing is overwritten.
     again = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
     assert again.exit_code == TargetExistsError.exit_code
@@ -208,7 +213,7 @@ def rendered_by_rattler(folder: Path) -> dict[str, Any]:
         "features": [f"{name}-p-{number}" for number in range(tracked)],
         "compiled": build["python"]["skip_pyc_compilation"],
         "each Python": build["python"].get("version_independent", False),
-        "source": [Path(source["path"]).name for source in found["source"]],
+        "source": [source["path"] for source in found["source"]],
         "depends": found["requirements"]["run"],
         "constrains": found["requirements"]["run_constraints"],
         "about": {
@@ -257,7 +262,7 @@ if {fails}:
 recipe = pathlib.Path(sys.argv[1])
 assert recipe.name == "meta.yaml", recipe
 data = json.loads((recipe.parent / "package.json").read_text())
-stage = recipe.parent / "stage"
+stage = recipe.parent / "../stage"
 subprocess.run(["/bin/chmod", "-R", "g+w", stage], check=True)
 rattler_build.assemble_package(
     name=data["name"],
