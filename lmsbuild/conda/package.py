@@ -15,7 +15,7 @@ from typing import Any
 from lmsbuild.addon.verify import is_addon
 from lmsbuild.conda import addon, extra, package_file, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
-from lmsbuild.conda.stage import stage
+from lmsbuild.conda.stage import licenses, stage
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
@@ -30,7 +30,7 @@ LEVEL = 9
 
 _LOCK_FILE = ".lmsbuild.lock"
 
-# What installers read in a package for each version of Python.
+# What installers read to put the files into the environment's site-packages and bin.
 _LINK = {"noarch": {"type": "python"}, "package_metadata_version": 1}
 
 
@@ -151,7 +151,7 @@ def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path,
     else:
         recipes = {folder / metadata.build_string: metadata for metadata in found}
     for into, metadata in recipes.items():
-        recipe.write_recipes(metadata, request.recipes, into)
+        recipe.write_recipes(metadata, licenses(files, wheel.dist_info), request.recipes, into)
     return recipes
 
 
@@ -205,7 +205,6 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     rendered = render(folder, metadata.subdir)
     build, about = rendered.build.to_dict(), rendered.about
     requirements = rendered.requirements.to_dict()
-    each_python = build["python"].get("version_independent", False)
     try:
         made = rattler.assemble_package(
             name=rendered.package.name,
@@ -220,7 +219,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
             homepage=about.homepage,
             license=about.license,
             summary=about.summary,
-            noarch="python" if each_python else None,
+            noarch="python",
             compression_level=LEVEL,
             # The number of threads determines the compressed bytes.
             compression_threads=1,
@@ -236,8 +235,12 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
         if features:
             index["track_features"] = features
 
-    link = {package_file.LINK: _json(_LINK)} if each_python else {}
-    package_file.edit_index(made.path, track, link)
+    more = {package_file.LINK: _json(_LINK)}
+    if exports := requirements.get("run_exports"):
+        more[package_file.RUN_EXPORTS] = _json(exports)
+    for license_file in about.to_dict().get("license_file", []):
+        more[f"{package_file.LICENSES}/{license_file}"] = (folder / license_file).read_bytes()
+    package_file.edit_index(made.path, track, more)
     return Path(made.path)
 
 

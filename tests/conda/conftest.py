@@ -24,6 +24,7 @@ import companions  # noqa: E402
 from simcuda.build import build  # noqa: E402
 
 from lmsbuild.conda.channel import INDEX, Channel  # noqa: E402
+from lmsbuild.conda.stage import SITE_PACKAGES  # noqa: E402
 from lmsbuild.registry import load_registry  # noqa: E402
 
 MACHINE = {"__unix": "0", "__linux": "6.1", "__glibc": "2.39", "__cuda": "13.0"}
@@ -113,7 +114,7 @@ def installed(made: User) -> User:
     (package,) = Channel(made.channel).packages()
     work = made.folder / "companions"
     extract(made.channel / package.subdir / package.file, work / "package")
-    site = work / "package" / companions.site_packages(companions.PYTHON)
+    site = work / "package" / SITE_PACKAGES
     (info,) = site.glob("torch-*.dist-info")
     wheels = companions.pip_download(from_pypi(info), work / "wheels")
     libraries = build(site / "torch")

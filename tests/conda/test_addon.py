@@ -18,7 +18,6 @@ from conftest import ROOT, User, depends_of
 from test_install import SWAP, succeeded
 
 from lmsbuild.conda.channel import Channel
-from lmsbuild.conda.stage import site_packages
 from lmsbuild.registry import load_registry
 from lmsbuild.tools.cache import default_cache
 from lmsbuild.tools.cache_content import in_use
@@ -81,7 +80,7 @@ def forged(packed: User, official: Path) -> User:
 
 
 def check(user: User) -> None:
-    site = user.prefix / site_packages(companions.PYTHON)
+    site = user.prefix / companions.SITE
     torch, library = succeeded(user.python(WHERE, SIMCUDA_DEVICES="1")).split()
     assert Path(torch) == site / "torch" / "__init__.py"
     assert Path(library).is_relative_to(site / "torch_lms" / "releases")
@@ -94,7 +93,7 @@ def test_it_pages_out_with_pypis_torch(beside: User) -> None:
 
 
 def test_it_pages_out_with_condas_pytorch(forged: User) -> None:
-    libraries = forged.prefix / site_packages(companions.PYTHON) / "torch" / "lib"
+    libraries = forged.prefix / companions.SITE / "torch" / "lib"
     assert (libraries / "libc10.so").resolve() == (forged.prefix / "lib" / "libc10.so").resolve()
     version = succeeded(forged.python("import torch\nprint(torch.__version__)"))
     assert version.strip() == load_registry().default.version

@@ -106,13 +106,15 @@ def test_both_recipes_say_the_same(wheel: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in folder.iterdir()) == ["cuda12_0", "cuda13_0", "stage"]
     assert (folder / "stage" / SITE / "torch_lms" / "__init__.py").is_file()
-    assert (folder / "stage" / "bin").is_dir()
+    assert (folder / "stage" / "python-scripts").is_dir()
     for path in (folder / "cuda12_0", folder / "cuda13_0"):
         one, other = rendered_by_rattler(path), rendered_as_conda_build_does(path)
         assert one == other
         features = [] if path.name == "cuda13_0" else ["torch-lms-p-0"]
         assert (one["features"], one["each Python"]) == (features, True)
-        assert one["script"] == 'cp -a bin site-packages "$PREFIX"'
+        assert one["exports"] == []
+        assert one["about"]["license_file"] == ["LICENSE", "NOTICE"]
+        assert one["script"] == 'cp -a python-scripts site-packages "$PREFIX"'
 
 
 def test_the_commands(wheel: Path, tmp_path: Path) -> None:
