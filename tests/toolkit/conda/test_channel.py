@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,22 @@ def test_same_size_and_date_do_not_hide_a_change(channel: Channel, package: Path
         channel.check()
 
 
+def test_same_size_and_date_in_the_same_file_do_not_hide_a_change(
+    channel: Channel, package: Path
+) -> None:
+    target = channel.folder / "linux-64" / package.name
+    channel.check()
+    status = target.stat()
+    time.sleep(0.05)  # the clock of file systems ticks every few milliseconds
+    with target.open("r+b") as stream:
+        stream.seek(-30, os.SEEK_END)
+        stream.write(b"x")
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert target.stat().st_ino == status.st_ino
+    with pytest.raises(StaleIndexError):
+        channel.check()
+
+
 def test_added_by_hand_or_deleted_is_stale(channel: Channel, package: Path, tmp_path: Path) -> None:
     shutil.copy(stub(tmp_path / "made", "more", subdir="linux-64"), channel.folder / "linux-64")
     with pytest.raises(StaleIndexError, match=r"more-1\.0-0\.conda is not in the index"):
@@ -144,11 +161,26 @@ def test_added_by_hand_or_deleted_is_stale(channel: Channel, package: Path, tmp_
     assert [found.name for found in channel.packages()] == ["more"]
 
 
-def test_indexes_of_other_tools_do_not_stay_behind(channel: Channel) -> None:
-    old = channel.folder / "linux-64" / "current_repodata.json"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linux-64/current_repodata.json",
+        "linux-64/run_exports.json",
+        "linux-64/run_exports.json.zst",
+        "linux-64/0a1b.msgpack.zst",
+        "linux-64/repodata_shards.msgpack.zst",
+        "noarch/shards/0a1b.msgpack.zst",
+        "channeldata.json",
+    ],
+)
+def test_indexes_of_other_tools_do_not_stay_behind(channel: Channel, name: str) -> None:
+    old, other = channel.folder / name, channel.folder / "linux-64" / "notes.txt"
+    old.parent.mkdir(exist_ok=True)
     old.write_text("{}")
+    other.write_text("")
     channel.index()
     assert not old.exists()
+    assert other.exists()
 
 
 def test_a_failure_leaves_the_old_index(
