@@ -160,17 +160,47 @@ def meeting(constraint: str) -> str:
     return version
 
 
-def stub(out: Path, work: Path, name: str, version: str) -> Path:
+def stub(
+    out: Path,
+    work: Path,
+    name: str,
+    version: str,
+    *,
+    build: str = "0",
+    depends: Sequence[str] = (),
+) -> Path:
     """A package without content."""
     (work / "share").mkdir(parents=True, exist_ok=True)
     (work / "share" / f"{name}.txt").write_text("")
-    return assemble(out, name, version, work)
+    return assemble(out, name, version, work, build=build, depends=depends)
+
+
+def newer(out: Path, work: Path, pytorch: Path) -> list[Path]:
+    """A later PyTorch than torch-lms knows, without content, and torchvision for each of both."""
+    _, version, build = pytorch.name.removesuffix(".conda").rsplit("-", 2)
+    release = [int(part) for part in version.split(".")]
+    later = f"{release[0]}.{release[1] + 1}.0"
+    made = [
+        stub(out, work / name, name, later, build=build, depends=depends)
+        for name, depends in (("libtorch", []), ("pytorch", [f"libtorch {later}", "__cuda"]))
+    ]
+    for number, torch in enumerate((version, later)):
+        depends = [f"libtorch {torch}", f"pytorch {torch}", "pytorch * cuda*"]
+        made.append(
+            stub(out, work / "vision", "torchvision", f"0.{number}", depends=depends, build="cuda")
+        )
+    return made
 
 
 def make(
-    channel: Path, work: Path, depends: Iterable[str], wheels: Iterable[Path], libraries: Path
+    channel: Path,
+    work: Path,
+    depends: Iterable[str],
+    wheels: Iterable[Path],
+    libraries: Path,
+    pytorch: Sequence[Path],
 ) -> None:
-    """Fill a channel with everything that ``depends`` names."""
+    """Fill a channel with everything that ``depends`` names, and conda-forge's ``pytorch``."""
     out = work / "out"
     versions = {name: meeting(rest) for name, _, rest in (s.partition(" ") for s in depends)}
     made = [python_package(out, work / "python")]
@@ -186,6 +216,7 @@ def make(
         for name, version in versions.items()
         if name not in have and not name.startswith("__")
     ]
+    made += [*pytorch, *newer(out, work / "newer", pytorch[-1])]
     Channel(channel).add(made, lambda _: None)
 
 
