@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import companions
 import pytest
 from conftest import User, check_pages_out, depends_of, succeeded
 
 
 @pytest.fixture(scope="module")
 def beside(made: User, forge: User, graft: Path, official: Path) -> User:
-    """An environment with torch-lms from the channel, and torch from pip."""
+    """An environment with torch-lms from the channel, and the files of PyPI's torch."""
     user = dataclasses.replace(made, name="addon")
     needs = [spec for spec in depends_of(graft) if not spec.startswith("__")]
     line = "conda create -n addon -c ./dist/channel -c conda-forge torch-lms "
     succeeded(user.run(line + shlex.join(needs), user.folder))
-    pip = [sys.executable, "-m", "pip", "--python", user.prefix / "bin" / "python"]
-    options = ["--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", *options, official], check=True)
+    companions.link(official, user.prefix / companions.SITE)
     return user
 
 
