@@ -66,7 +66,13 @@ def test_add_makes_a_channel(channel: Channel, package: Path) -> None:
 
 def test_a_package_with_large_metadata_is_added(channel: Channel, tmp_path: Path) -> None:
     large = stub(tmp_path / "made", "large", subdir="linux-64")
-    edit_index(large, lambda index: None, {"info/recipe/large": bytes(65 << 20)})
+
+    def begin_with_64_mib(files: dict[str, bytes]) -> None:
+        others = dict(files)
+        files.clear()
+        files.update({"info/recipe/large": bytes(64 << 20), **others})
+
+    with_files(large, begin_with_64_mib, part="info-")
     (added,) = channel.add([large], unheard)
     assert read_index(added)["name"] == "large"
 
@@ -230,11 +236,11 @@ def test_a_cut_off_package_is_refused(package: Path, tmp_path: Path) -> None:
         Channel(tmp_path / "channel").add([package], unheard)
 
 
-def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], level: int = 1) -> None:
-    """Change the files of a package, and nothing that describes them."""
+def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], part: str = "pkg-") -> None:
+    """Change the files in a part of a package, and nothing that describes them."""
     with zipfile.ZipFile(package) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    (name,) = (name for name in members if name.startswith("pkg-"))
+    (name,) = (name for name in members if name.startswith(part))
     with tarfile.open(
         fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(members[name]))
     ) as tar:
@@ -246,7 +252,7 @@ def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], level: i
             member = tarfile.TarInfo(path)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    members[name] = zstandard.ZstdCompressor(level=level).compress(buffer.getvalue())
+    members[name] = zstandard.ZstdCompressor(level=1).compress(buffer.getvalue())
     with zipfile.ZipFile(package, "w") as archive:
         for member_name, data in members.items():
             archive.writestr(member_name, data)
