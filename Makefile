@@ -18,11 +18,11 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
-	$(BIN)/lmsbuild wheel $(TAG) --out $(OUT)
+	$(BIN)/lmsbuild wheel $(TAG) --out "$(OUT)"
 
-conda: $(VENV)/.installed-conda ## Build it as a conda package, into the channel dist/channel (TAG=...)
-	$(BIN)/lmsbuild conda $(TAG) --out $(OUT)
-	$(BIN)/lmsbuild channel add $(OUT)/channel $(OUT)/linux-*/*.conda
+conda: $(VENV)/.installed-conda ## Build torch-lms for conda's PyTorch, into the channel dist/channel (TAG=... for one release)
+	$(BIN)/lmsbuild conda --addon $(TAG) --out "$(OUT)"
+	$(BIN)/lmsbuild channel add "$(OUT)/channel" "$(OUT)"/linux-*/torch-lms-*.conda
 
 release: $(VENV)/.installed-conda ## Build, verify, test and index every tag, architecture and Python (ARGS="--tag TAG")
 	$(BIN)/python ci/release.py $(ARGS)

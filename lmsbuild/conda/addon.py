@@ -24,7 +24,7 @@ from lmsbuild.addon.release import RELEASE_FILE
 from lmsbuild.conda.libraries import load_mapping, needs_of
 from lmsbuild.conda.metadata import HOME, NAME, Metadata, promised_glibc, seconds
 from lmsbuild.conda.platforms import subdir_of
-from lmsbuild.conda.stage import site_packages
+from lmsbuild.conda.stage import SITE_PACKAGES, licenses
 from lmsbuild.errors import CondaError, DamagedWheelError
 from lmsbuild.wheel import integrity
 from lmsbuild.wheel.base import BaseWheel
@@ -59,7 +59,7 @@ def metadata_of(
         DamagedWheelError: METADATA or the description of a release cannot be read.
     """
     subdir = subdir_of(wheel.architecture)
-    needs = needs_of(staged / site_packages(wheel.python), wheel.architecture)
+    needs = needs_of(staged / SITE_PACKAGES, wheel.architecture)
     with integrity.open_wheel(wheel.path) as packed:
         name = f"{wheel.dist_info}/METADATA"
         header = HeaderParser().parsestr(integrity.read_text(packed, name))
@@ -81,10 +81,11 @@ def metadata_of(
             build_number=number,
             build_string=f"cuda{major}_{number}",
             subdir=subdir,
-            python="",
             depends=tuple(sorted(depends)),
             constrains=(_constraint(versions[major], major),),
+            run_exports=(),
             license=header.get("License-Expression", "BSD-3-Clause"),
+            license_files=tuple(licenses(staged, wheel.dist_info)),
             summary=header.get("Summary", PROJECT),
             home=HOME,
             timestamp=timestamp,

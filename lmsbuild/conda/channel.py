@@ -31,6 +31,9 @@ ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)
 
 _LOCK_FILE = ".lmsbuild.lock"
 _NEW_INDEX = ".lmsbuild-index"  # where a new index is written before it replaces the old one
+# What conda-index and rattler-index write besides: in a platform's folder, and in the channel's.
+_FOREIGN = ("*repodata*", "run_exports.json*", "*.msgpack.zst", "shards")
+_CHANNEL_DATA = "channeldata.json"
 # rattler's threads outlive their coroutine, and a process that ends before them crashes.
 _LINGER_SECONDS = 0.2
 
@@ -63,8 +66,7 @@ class Problem:
 class Channel:
     """A channel in a folder.
 
-    Hashes are remembered by inode, size and modification time, and are calculated again only for
-    files that have changed.
+    Hashes are remembered, and are calculated again only for files that have changed (Hashes).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -166,6 +168,10 @@ class Channel:
                     found.append(Problem(subdir=subdir, file=file, reason=reason))
         return found
 
+    def sha256(self, subdir: str, file: str) -> str:
+        """Hexadecimal SHA-256 of a file in the channel. Raises OSError."""
+        return self._hashes.sha256(self.folder / subdir / file)
+
     def check(self) -> None:
         """Raise StaleIndexError if the index does not match the files."""
         problems = self.problems()
@@ -252,6 +258,7 @@ class Channel:
             _run(rattler.index_fs, work)
             for subdir in ALL_SUBDIRS:
                 self._adopt(work / subdir, self.folder / subdir)
+            (self.folder / _CHANNEL_DATA).unlink(missing_ok=True)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -263,10 +270,11 @@ class Channel:
         # The plain index last: it is what `problems` compares.
         for name in sorted(fresh, key=lambda name: name == INDEX):
             os.replace(made / name, subdir / name)
-        # Other indexers' copies of it would go on saying what was true before.
-        for path in subdir.glob("*repodata*"):
-            if path.name not in fresh:
-                path.unlink()
+        # What other indexers made would go on saying what was true before.
+        for pattern in _FOREIGN:
+            for path in subdir.glob(pattern):
+                if path.name not in fresh:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _run(index_fs: Any, folder: Path) -> None:

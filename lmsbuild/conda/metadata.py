@@ -21,7 +21,7 @@ from lmsbuild.conda.libraries import (
     needs_of,
 )
 from lmsbuild.conda.platforms import subdir_of
-from lmsbuild.conda.stage import requirements_of, site_packages
+from lmsbuild.conda.stage import FOLDERS, SITE_PACKAGES, licenses, requirements_of
 from lmsbuild.errors import CondaError
 from lmsbuild.wheel import integrity
 from lmsbuild.wheel.base import BaseWheel
@@ -30,6 +30,7 @@ from lmsbuild.wheel.version import VERSION_MEMBER, assigned
 NAME = "pytorch"  # what conda calls torch
 FACE = "torch/cuda/lms/__init__.py"  # what a torch with LMS has, however it was built
 HOME = "https://pytorch.org"
+_BUILDS = 100  # builds of one LMS version that can be numbered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +40,9 @@ class Metadata:
     Attributes:
         name, version, build_number, build_string: its identity.
         subdir: such as "linux-64".
-        python: such as "3.12"; empty if it works with each version (CEP 20).
         depends, constrains: match specs, sorted.
-        license, summary, home: as in the wheel's METADATA.
+        run_exports: what a package that is built with this one depends on.
+        license, license_files, summary, home: as in the wheel's METADATA.
         timestamp: the wheel's date, in seconds since 1970. It is not the time of the build.
         tracked_features: how many it has. Of the packages that fit, solvers choose the one with the
             fewest, whatever the versions.
@@ -52,10 +53,11 @@ class Metadata:
     build_number: int
     build_string: str
     subdir: str
-    python: str
     depends: tuple[str, ...]
     constrains: tuple[str, ...]
+    run_exports: tuple[str, ...]
     license: str
+    license_files: tuple[str, ...]
     summary: str
     home: str
     timestamp: int
@@ -66,23 +68,19 @@ class Metadata:
         """The package's file name without its ending."""
         return f"{self.name}-{self.version}-{self.build_string}"
 
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The top folders of its files."""
-        return ("bin", "lib" if self.python else site_packages(self.python))
-
     def document(self) -> dict[str, object]:
         """As plain data, for the recipes."""
         return {
             key: list(value) if isinstance(value, tuple) else value
-            for key, value in {**asdict(self), "folders": self.folders}.items()
+            for key, value in {**asdict(self), "folders": tuple(sorted(FOLDERS))}.items()
         }
 
 
 def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None) -> Metadata:
     """The metadata for an LMS wheel that is unpacked in ``staged``.
 
-    If ``build_number`` is None, it is the number of the LMS version ("+lms1").
+    If ``build_number`` is None, it follows the LMS version, so that solvers prefer the later: 0 for
+    "+lms1", 100 for "+lms2".
 
     Raises:
         CondaError: the wheel has no LMS or no CUDA, or needs something that is not in conda.toml.
@@ -101,12 +99,13 @@ def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None)
     if not cuda or not re.fullmatch(r"\d+\.\d+", cuda):
         raise CondaError(f"{name} is a torch without CUDA; give the wheel of a CUDA build")
     fields, requirements = requirements_of(wheel)
-    needs = needs_of(staged / site_packages(wheel.python), wheel.architecture)
+    needs = needs_of(staged / SITE_PACKAGES, wheel.architecture)
     glibc = max(needs.glibc, promised_glibc(wheel.platform_tag))
     if not glibc:
         raise CondaError(f"{name} has no shared library that needs glibc; it is not a torch wheel")
-    number = _lms_number(wheel) if build_number is None else build_number
-    python, after = wheel.python, _next_minor(wheel.python)
+    lms = _lms_version(wheel)
+    number = _BUILDS * (lms - 1) if build_number is None else build_number
+    python, after, version = wheel.python, _next_minor(wheel.python), wheel.version.public
     depends = [
         f"python >={python},<{after}.0a0",
         f"python_abi {python}.* *_{wheel.python_tag}",
@@ -115,18 +114,21 @@ def metadata_of(wheel: BaseWheel, staged: Path, build_number: int | None = None)
         f"__cuda >={cuda.partition('.')[0]}",
         *library_specs(needs.sonames, requirements, cuda),
         *python_specs(requirements),
+        *used_specs(wheel.version),
     ]
     return Metadata(
         name=NAME,
-        version=wheel.version.public,
+        version=version,
         build_number=number,
-        build_string=f"cuda{cuda.replace('.', '')}_py{python.replace('.', '')}_lms_{number}",
+        build_string=f"cuda{cuda.replace('.', '')}_py{python.replace('.', '')}_lms{lms}_{number}",
         subdir=subdir,
-        python=python,
         depends=tuple(sorted(depends)),
         # What else would bring a torch, or its libraries, into the same environment.
         constrains=("libtorch <0.0a0", "pytorch-cpu <0.0a0"),
+        # An extension of one minor version does not work with the next one.
+        run_exports=(f"{NAME} >={version},<{_next_minor(version)}.0a0",),
         license=fields.get("License-Expression") or fields.get("License", "BSD-3-Clause"),
+        license_files=tuple(licenses(staged, wheel.dist_info)),
         summary=fields.get("Summary", NAME) + ", with Large Model Support",
         home=fields.get("Home-page", HOME),
         timestamp=timestamp,
@@ -164,6 +166,16 @@ def python_specs(requirements: Sequence[Requirement]) -> list[str]:
     return specs
 
 
+def used_specs(version: Version) -> list[str]:
+    """Conda specs for what this version of PyTorch uses and does not require."""
+    specs = []
+    for package, by_release in load_mapping()["uses"].items():
+        begun = [release for release in by_release if Version(release) <= version]
+        if begun:
+            specs.append(f"{package} {by_release[max(begun, key=Version)]}")
+    return specs
+
+
 def _conda_specifier(part: Specifier, name: str) -> str:
     """A version specifier (PEP 440) in conda's syntax."""
     version = part.version
@@ -179,14 +191,14 @@ def _conda_specifier(part: Specifier, name: str) -> str:
     return f"{part.operator}{version}"
 
 
-def _lms_number(wheel: BaseWheel) -> int:
+def _lms_version(wheel: BaseWheel) -> int:
     match = re.search(r"(?:^|\.)lms(\d+)$", wheel.version.local or "")
-    return int(match[1]) if match else 0
+    return max(int(match[1]), 1) if match else 1
 
 
-def _next_minor(python: str) -> str:
-    major, minor = python.split(".")
-    return f"{major}.{int(minor) + 1}"
+def _next_minor(version: str) -> str:
+    major, minor = Version(version).release[:2]
+    return f"{major}.{minor + 1}"
 
 
 def seconds(info: zipfile.ZipInfo) -> int:

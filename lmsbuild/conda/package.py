@@ -15,7 +15,7 @@ from typing import Any
 from lmsbuild.addon.verify import is_addon
 from lmsbuild.conda import addon, extra, package_file, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
-from lmsbuild.conda.stage import stage
+from lmsbuild.conda.stage import licenses, stage
 from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
@@ -30,16 +30,15 @@ LEVEL = 9
 
 _LOCK_FILE = ".lmsbuild.lock"
 
-# What installers read in a package for each version of Python.
+# What installers read to put the files into the environment's site-packages and bin.
 _LINK = {"noarch": {"type": "python"}, "package_metadata_version": 1}
 
 
 class Packager(str, enum.Enum):
     """The program that makes the package."""
 
-    AUTO = "auto"
-    CONDA_BUILD = "conda-build"
     RATTLER_BUILD = "rattler-build"
+    CONDA_BUILD = "conda-build"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,7 @@ class PackageRequest:
     Attributes:
         wheel: an LMS wheel, or one of torch-lms.
         out: folder; packages are written to its subfolder for the platform.
-        packager: AUTO uses conda-build if it is installed, and rattler-build otherwise.
+        packager: each gives other bytes of the same files.
         build_number: if None, the number of the wheel's LMS version; 0 for torch-lms.
         recipes: folder of the recipes.
         cache: folder for temporary files, about 2 GB.
@@ -81,10 +80,11 @@ def build_packages(request: PackageRequest, report: Report) -> list[PackageResul
         LmsbuildError: a subclass for each kind of failure.
         OSError: a file cannot be read or written.
     """
-    packager = choose(request.packager)
-    build = _with_conda_build if packager is Packager.CONDA_BUILD else _with_rattler_build
+    require_packager(request.packager)
+    chosen = request.packager is Packager.CONDA_BUILD
+    build = _with_conda_build if chosen else _with_rattler_build
     with scratch(request.cache) as name:
-        folder = Path(name) / "recipe"
+        folder = Path(name) / "prepared"
         folder.mkdir()
         recipes = prepare(request, folder, report)
         report("package", 0, None)
@@ -96,7 +96,7 @@ def build_packages(request: PackageRequest, report: Report) -> list[PackageResul
             PackageResult(
                 path=_keep(path, request.out / metadata.subdir),
                 metadata=metadata,
-                packager=packager,
+                packager=request.packager,
             )
             for path, metadata in made.items()
         ]
@@ -134,8 +134,7 @@ def write_recipe(request: PackageRequest, folder: Path, report: Report) -> dict[
 def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path, Metadata]:
     """Check the wheel, and write its files and recipes into an empty folder.
 
-    Returns each package's metadata by the folder of its recipes: ``folder``, or one below it for
-    each package if there are several.
+    Returns each package's metadata by the folder of its recipes, which is below ``folder``.
     """
     for_torch = not is_addon(request.wheel)
     wheel = (basewheel if for_torch else addon).identify(request.wheel)
@@ -148,28 +147,22 @@ def prepare(request: PackageRequest, folder: Path, report: Report) -> dict[Path,
     else:
         found = addon.metadata_of(wheel, files, request.build_number)
     if len(found) == 1:
-        recipes = {folder: found[0]}
+        recipes = {folder / recipe.FOLDER: found[0]}
     else:
         recipes = {folder / metadata.build_string: metadata for metadata in found}
-        for into in recipes:
-            shutil.copytree(files, into / recipe.STAGE)
-        shutil.rmtree(files)
     for into, metadata in recipes.items():
-        recipe.write_recipes(metadata, request.recipes, into)
+        recipe.write_recipes(metadata, licenses(files, wheel.dist_info), request.recipes, into)
     return recipes
 
 
-def choose(packager: Packager) -> Packager:
-    """The packager to use. Raises PackagerError if it is not installed."""
-    if packager is Packager.AUTO:
-        packager = Packager.CONDA_BUILD if shutil.which("conda-build") else Packager.RATTLER_BUILD
+def require_packager(packager: Packager) -> None:
+    """Raise PackagerError if a packager is not installed."""
     if packager is Packager.CONDA_BUILD and not shutil.which("conda-build"):
         raise PackagerError("conda-build is not installed; run: conda install conda-build")
     if packager is Packager.RATTLER_BUILD:
         extra.require("rattler_build")
     for module in ("jinja2", "zstandard"):
         extra.require(module)
-    return packager
 
 
 def render(folder: Path, subdir: str) -> Any:
@@ -212,7 +205,6 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     rendered = render(folder, metadata.subdir)
     build, about = rendered.build.to_dict(), rendered.about
     requirements = rendered.requirements.to_dict()
-    each_python = build["python"].get("version_independent", False)
     try:
         made = rattler.assemble_package(
             name=rendered.package.name,
@@ -221,13 +213,13 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
             build_string=build["string"],
             build_number=build["number"],
             output_dir=out,
-            files_dir=folder / recipe.STAGE,
+            files_dir=folder.parent / recipe.STAGE,
             depends=requirements.get("run", []),
             constrains=requirements.get("run_constraints", []),
             homepage=about.homepage,
             license=about.license,
             summary=about.summary,
-            noarch="python" if each_python else None,
+            noarch="python",
             compression_level=LEVEL,
             # The number of threads determines the compressed bytes.
             compression_threads=1,
@@ -243,8 +235,12 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
         if features:
             index["track_features"] = features
 
-    link = {package_file.LINK: _json(_LINK)} if each_python else {}
-    package_file.edit_index(made.path, track, link)
+    more = {package_file.LINK: _json(_LINK)}
+    if exports := requirements.get("run_exports"):
+        more[package_file.RUN_EXPORTS] = _json(exports)
+    for license_file in about.to_dict().get("license_file", []):
+        more[f"{package_file.LICENSES}/{license_file}"] = (folder / license_file).read_bytes()
+    package_file.edit_index(made.path, track, more)
     return Path(made.path)
 
 

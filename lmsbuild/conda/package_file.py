@@ -9,7 +9,8 @@ import json
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +21,11 @@ from lmsbuild.tools.zipcopy import ArchiveWriter
 
 ENDING = ".conda"
 LINK = "info/link.json"
+LICENSES = "info/licenses"
+RUN_EXPORTS = "info/run_exports.json"
 _INDEX = "info/index.json"
 _PATHS = "info/paths.json"
 _LEVEL = 19  # of the metadata's compression, some kilobytes
-_MOST_METADATA = 64 << 20  # bytes unpacked; PyTorch's list of files has 3 MB
 _CHUNK = 1 << 20  # bytes per read while hashing
 _UNREADABLE = (zipfile.BadZipFile, tarfile.TarError, KeyError, TypeError, ValueError, EOFError)
 _MODE = stat.S_IFREG | 0o644
@@ -40,12 +42,10 @@ def read_index(package: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(package) as archive:
-            _, text = _info(archive)
-        with tarfile.open(fileobj=io.BytesIO(text)) as tar:
-            member = tar.extractfile(_INDEX)
-            if member is None:
-                raise ChannelError(f"{package.name} has no {_INDEX}; it is not a conda package")
-            index = json.load(member)
+            data = _metadata(archive, _INDEX)
+        if data is None:
+            raise ChannelError(f"{package.name} has no {_INDEX}; it is not a conda package")
+        index = json.loads(data)
     except (zipfile.BadZipFile, tarfile.TarError, KeyError, ValueError, EOFError) as error:
         raise ChannelError(
             f"{package.name} is not a readable {ENDING} file ({error}); build or fetch it again"
@@ -65,17 +65,11 @@ def check_files(package: Path) -> None:
     zstandard = extra.require("zstandard")
     try:
         with zipfile.ZipFile(package) as archive:
-            _, text = _info(archive)
-            with tarfile.open(fileobj=io.BytesIO(text)) as tar:
-                listed = tar.extractfile(_PATHS)
-                rows = json.load(listed)["paths"] if listed else []
+            listed = _metadata(archive, _PATHS)
+            rows = json.loads(listed)["paths"] if listed else []
             expected = {row["_path"]: row for row in rows}
             (packed,) = (i for i in archive.infolist() if i.filename.startswith("pkg-"))
-            with (
-                archive.open(packed) as raw,
-                zstandard.ZstdDecompressor().stream_reader(raw) as plain,
-                tarfile.open(fileobj=plain, mode="r|") as files,
-            ):
+            with _tar(archive, packed) as files:
                 for member in files:
                     if member.isdir():
                         continue
@@ -121,8 +115,9 @@ def edit_index(
         unfinished.open("xb") as stream,
         ArchiveWriter(stream) as target,
     ):
-        info, text = _info(source)
-        packed = _compress(_edited(text, edit, more or {}))
+        info = _info(source)
+        with _tar(source, info) as tar:
+            packed = _compress(_edited(tar, edit, more or {}))
         for member in source.infolist():
             if member.filename == info.filename:
                 target.add(member.filename, packed, when=member.date_time, mode=_MODE)
@@ -194,18 +189,40 @@ def _repack(
             target.addfile(made, io.BytesIO(edited) if stream else None)
 
 
-def _info(archive: zipfile.ZipFile) -> tuple[zipfile.ZipInfo, bytes]:
-    """The member with the metadata, and the tar in it."""
+def _info(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    """The member with the metadata."""
     members = [info for info in archive.infolist() if info.filename.startswith("info-")]
     if len(members) != 1:
         raise zipfile.BadZipFile(f"it has {len(members)} info members, not 1")
+    return members[0]
+
+
+@contextmanager
+def _tar(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[tarfile.TarFile]:
+    """The tar in a member, to read from the beginning to the end, however large it is.
+
+    Raises BadZipFile if it is not compressed with zstd.
+    """
     zstandard = extra.require("zstandard")
     try:
-        reader = zstandard.ZstdDecompressor().stream_reader(archive.open(members[0]))
-        text = reader.read(_MOST_METADATA)
+        with (
+            archive.open(member) as raw,
+            zstandard.ZstdDecompressor().stream_reader(raw) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as tar,
+        ):
+            yield tar
     except zstandard.ZstdError as error:
         raise zipfile.BadZipFile(str(error)) from error
-    return members[0], text
+
+
+def _metadata(archive: zipfile.ZipFile, name: str) -> bytes | None:
+    """A file of the metadata, None if there is none."""
+    with _tar(archive, _info(archive)) as tar:
+        for member in tar:
+            if member.name == name:
+                stream = tar.extractfile(member)
+                return stream.read() if stream else None
+    return None
 
 
 def _compress(data: bytes) -> bytes:
@@ -213,13 +230,11 @@ def _compress(data: bytes) -> bytes:
 
 
 def _edited(
-    text: bytes, edit: Callable[[dict[str, Any]], None], more: Mapping[str, bytes]
+    source: tarfile.TarFile, edit: Callable[[dict[str, Any]], None], more: Mapping[str, bytes]
 ) -> bytes:
     result = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(text)) as source,
-        tarfile.open(fileobj=result, mode="w", format=tarfile.GNU_FORMAT) as target,
-    ):
+    like = None
+    with tarfile.open(fileobj=result, mode="w", format=tarfile.GNU_FORMAT) as target:
         for member in source:
             stream = source.extractfile(member)
             data = stream.read() if stream else b""
@@ -228,9 +243,10 @@ def _edited(
                 edit(index)
                 data = (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
                 member.size = len(data)
+                like = member
             target.addfile(member, io.BytesIO(data) if stream else None)
         for name in sorted(more):
-            added = copy.copy(source.getmember(_INDEX))
+            added = copy.copy(like) if like else tarfile.TarInfo()
             added.name, added.size = name, len(more[name])
             target.addfile(added, io.BytesIO(more[name]))
     return result.getvalue()

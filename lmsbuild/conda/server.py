@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import http.server
 import os
+import socket
 import sys
 import threading
-from collections.abc import Callable
-from http import HTTPStatus
-from typing import IO, cast
-from urllib.parse import unquote
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, NoReturn, cast
+
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, ServiceUnavailable
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+from werkzeug.wrappers import Request, Response
+from werkzeug.wsgi import FileWrapper
 
 from lmsbuild.conda.channel import ALL_SUBDIRS, INDEX, Channel
 from lmsbuild.errors import LmsbuildError
 from lmsbuild.index import pages
 from lmsbuild.index.package_index import HTML, JSON, SIMPLE, PackageIndex
 
-# An open file and what is wrong with it ("" if nothing is); None if there is no such file.
-_Found = tuple[IO[bytes], str] | None
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 # What a request may name besides the packages that the index describes.
 _INDEXES = (INDEX, f"{INDEX}.zst")
+_METHODS = ("GET", "HEAD")
+_CHUNK = 1 << 20  # bytes per read while sending
 _TYPES = {
     ".html": pages.HTML_TYPE,
     ".json": "application/json",
@@ -29,13 +35,20 @@ _TYPES = {
 }
 
 
-class Server(http.server.ThreadingHTTPServer):
+@dataclass(frozen=True)
+class _Found:
+    """An open file, the SHA-256 that it should have, and what is wrong with it, if anything."""
+
+    stream: IO[bytes]
+    sha256: str
+    problem: str
+
+
+class Server(ThreadedWSGIServer):
     """Serves one folder: the indexes of a channel and of a package index, and what they describe.
 
     A file that has changed since it was indexed is not served.
     """
-
-    daemon_threads = True
 
     def __init__(
         self, address: tuple[str, int], channel: Channel, say: Callable[[str], None]
@@ -44,109 +57,124 @@ class Server(http.server.ThreadingHTTPServer):
         self.index = PackageIndex(channel.folder)
         self.guard = threading.Lock()  # of the remembered hashes
         self.say = say
-        super().__init__(address, Handler)
+        # Werkzeug ends the program if it cannot listen.
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        with socket.create_server(address, family=family) as listener:
+            super().__init__(*address, self.answer, Handler, fd=listener.fileno())
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that close the connection, as solvers do."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
-    def file_of(self, path: str) -> tuple[IO[bytes] | None, str]:
+    def answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        """The WSGI application."""
+        request = Request(environ)
+        try:
+            return self._response(request)(environ, start)
+        except HTTPException as error:
+            return error.get_response(environ)(environ, start)
+
+    def _response(self, request: Request) -> Response:
+        """Raises HTTPException."""
+        if request.method not in _METHODS:
+            raise MethodNotAllowed(valid_methods=_METHODS)
+        path = request.path
+        negotiated = path.startswith(f"/{SIMPLE}/") and path.endswith("/")
+        if negotiated:
+            path += JSON if pages.JSON_TYPE in request.headers.get("Accept", "") else HTML
+        found = self._file_of(path)
+        kind = _TYPES.get(os.path.splitext(path)[1], "application/octet-stream")
+        if negotiated and path.endswith(JSON):
+            kind = pages.JSON_TYPE
+        status = os.fstat(found.stream.fileno())
+        response = Response(
+            FileWrapper(found.stream, _CHUNK), content_type=kind, direct_passthrough=True
+        )
+        if negotiated:
+            response.vary.add("Accept")
+        response.content_length = status.st_size
+        response.last_modified = status.st_mtime  # type: ignore[assignment]
+        response.set_etag(found.sha256)
+        try:
+            return response.make_conditional(
+                request, accept_ranges=True, complete_length=status.st_size
+            )
+        except HTTPException:
+            found.stream.close()
+            raise
+
+    def _file_of(self, path: str) -> _Found:
         """Open the file that a request's path names.
 
-        If it is not served, returns None and the reason ("" if there is no such file). The path is
-        only compared with the known names, and never used to open a file.
+        The path is only compared with the known names, and never used to open a file.
+
+        Raises:
+            NotFound: there is no such file.
+            ServiceUnavailable: it is not the one that was indexed.
         """
         parts = path.split("/")
         if len(parts) != 3 or parts[0] or parts[1] not in ALL_SUBDIRS:
             name = path.removeprefix("/")
-            return self._opened(lambda: self._in_index(name)) if self.index.exists else (None, "")
-        if self.index.exists and not self.channel.exists:
-            return None, ""
-        return self._opened(lambda: self._in_channel(*parts[1:]))
+            known = self.index.exists
+            found = self._opened(lambda: self._in_index(name)) if known else None
+        elif self.index.exists and not self.channel.exists:
+            found = None
+        else:
+            found = self._opened(lambda: self._in_channel(*parts[1:]))
+        if found is None:
+            raise NotFound()
+        if found.problem:
+            found.stream.close()
+            self._refuse(found.problem)
+        return found
 
-    def _in_channel(self, subdir: str, name: str) -> _Found:
+    def _in_channel(self, subdir: str, name: str) -> _Found | None:
         if name not in (*_INDEXES, *self.channel.described(subdir)):
             return None
         stream = (self.channel.folder / subdir / name).open("rb")
         stale = [p for p in self.channel.problems((subdir,)) if name in (p.file, *_INDEXES)]
-        return stream, f"{stale[0]}; index the channel again" if stale else ""
+        problem = f"{stale[0]}; index the channel again" if stale else ""
+        return _Found(stream, self.channel.sha256(subdir, name), problem)
 
-    def _in_index(self, name: str) -> _Found:
+    def _in_index(self, name: str) -> _Found | None:
         expected = self.index.hashes()
         if name not in expected:
             return None
         stream = (self.index.folder / name).open("rb")
         stale = self.index.problem(name, expected[name])
-        return stream, f"{stale}; index the wheels again" if stale else ""
+        return _Found(stream, expected[name], f"{stale}; index the wheels again" if stale else "")
 
-    def _opened(self, find: Callable[[], _Found]) -> tuple[IO[bytes] | None, str]:
-        """What file_of returns for a file that ``find`` looks for.
-
-        ``find`` opens the file before it checks it, because it can be replaced afterwards.
-        """
+    def _opened(self, find: Callable[[], _Found | None]) -> _Found | None:
+        """What ``find`` finds. It opens the file before it checks it, because it can be replaced
+        afterwards. Raises ServiceUnavailable."""
         with self.guard:
             try:
-                found = find()
+                return find()
             except FileNotFoundError:
-                return None, ""
+                return None
             except (LmsbuildError, OSError) as error:
-                return None, str(error)
-        if found is None:
-            return None, ""
-        stream, problem = found
-        if problem:
-            stream.close()
-            return None, problem
-        return stream, ""
+                self._refuse(str(error))
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.say(reason)
+        raise ServiceUnavailable(reason)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """GET and HEAD; the base class refuses every other method."""
+class Handler(WSGIRequestHandler):
+    """One line of log per request."""
 
-    protocol_version = "HTTP/1.1"
     server_version = "lmsbuild"
     sys_version = ""
     timeout = 60  # seconds until an idle client is disconnected
 
-    def do_GET(self) -> None:
-        stream = self._begin()
-        if stream is not None:
-            with stream:
-                while chunk := stream.read(1 << 20):
-                    self.wfile.write(chunk)
+    def version_string(self) -> str:
+        return self.server_version
 
-    def do_HEAD(self) -> None:
-        stream = self._begin()
-        if stream is not None:
-            stream.close()
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        self.log("info", '"%s" %s', self.requestline, code)
 
-    def _begin(self) -> IO[bytes] | None:
-        path = unquote(self.path.split("?", 1)[0])
-        negotiated = path.startswith(f"/{SIMPLE}/") and path.endswith("/")
-        if negotiated:
-            path += JSON if pages.JSON_TYPE in self.headers.get("Accept", "") else HTML
-        stream, reason = cast(Server, self.server).file_of(path)
-        if stream is None:
-            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.NOT_FOUND
-            if reason:
-                self.log_error("%s", reason)
-            self.send_error(status, explain=reason or None)
-            return None
-        file = os.fstat(stream.fileno())
-        self.send_response(HTTPStatus.OK)
-        ending = os.path.splitext(path)[1]
-        kind = _TYPES.get(ending, "application/octet-stream")
-        if negotiated:
-            kind = pages.JSON_TYPE if path.endswith(JSON) else kind
-            self.send_header("Vary", "Accept")
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(file.st_size))
-        self.send_header("Last-Modified", self.date_time_string(int(file.st_mtime)))
-        self.end_headers()
-        return stream
-
-    def log_message(self, format: str, *args: object) -> None:
-        line = f"{self.address_string()} {format % args}"
+    def log(self, type: str, message: str, *args: object) -> None:
+        line = f"{self.address_string()} {message % args}"
         # A client could send control characters.
         cast(Server, self.server).say("".join(c if c.isprintable() else "?" for c in line))

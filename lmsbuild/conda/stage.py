@@ -19,6 +19,10 @@ from lmsbuild.wheel.base import BaseWheel
 
 INSTALLER = b"conda"  # as conda-build writes it
 
+# Where a package has what installers put into the environment's site-packages and bin. They then
+# also compile the Python files, and remove what they compiled, or what Python did (CEP 20).
+SITE_PACKAGES, SCRIPTS = FOLDERS = ("site-packages", "python-scripts")
+
 # Files that are written anew, or are invalid with a new RECORD.
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json")
 
@@ -36,27 +40,19 @@ if __name__ == "__main__":
 """
 
 
-def site_packages(python: str) -> str:
-    """The path of site-packages in a conda environment, for a Python version like "3.12".
-
-    With an empty version: in a package for each version, whose files the installer puts there.
-    """
-    return f"lib/python{python}/site-packages" if python else "site-packages"
-
-
 def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = None) -> None:
-    """Unpack a wheel into the new folder ``into``, as `pip install --prefix` would.
+    """Unpack a wheel into the new folder ``into``, in the layout of a conda package for Python.
 
     The files are those of the wheel, except for three in dist-info: INSTALLER contains "conda",
     METADATA does not require NVIDIA's wheels (pip would install them in addition to conda's
-    libraries), and RECORD is updated. Scripts are written to bin. Modes are 0755 or 0644.
+    libraries), and RECORD is updated. Scripts are written, too. Modes are 0755 or 0644.
     ``advance`` is called with the number of bytes that were unpacked.
 
     Raises:
         CondaError: the wheel has files for folders other than site-packages.
         DamagedWheelError, UnsafeMemberError: as integrity.open_wheel.
     """
-    site = into / site_packages(wheel.python)
+    site = into / SITE_PACKAGES
     with integrity.open_wheel(wheel.path) as packed:
         rows = {row.path: row for row in integrity.read_record(packed)}
         written = _unpack(packed, wheel, site, rows, advance)
@@ -75,10 +71,10 @@ def stage(wheel: BaseWheel, into: Path, advance: Callable[[int], None] | None = 
 
     put(f"{wheel.dist_info}/METADATA", without_libraries(metadata).encode("utf-8"))
     put(f"{wheel.dist_info}/INSTALLER", INSTALLER)
-    (into / "bin").mkdir()  # the recipes copy it, even if it is empty
+    (into / SCRIPTS).mkdir()  # the recipes copy it, even if it is empty
     for name, text in scripts.items():
-        (into / "bin" / name).write_text(text, encoding="utf-8")
-        (into / "bin" / name).chmod(0o755)
+        (into / SCRIPTS / name).write_text(text, encoding="utf-8")
+        (into / SCRIPTS / name).chmod(0o755)
         written.append(record.row_of(f"../../../bin/{name}", text.encode("utf-8")))
     written.append(record.Row(path=f"{wheel.dist_info}/RECORD"))
     rows_text = record.serialize(sorted(written, key=lambda row: row.path))
@@ -120,6 +116,19 @@ def requirements_of(wheel: BaseWheel) -> tuple[dict[str, str], list[Requirement]
             found.append(requirement)
     fields = ("License", "License-Expression", "Summary", "Home-page")
     return {field: header[field] for field in fields if header[field]}, found
+
+
+def licenses(staged: Path, dist_info: str) -> dict[str, Path]:
+    """The files that METADATA names as licences, by the names that it gives them."""
+    folder = staged / SITE_PACKAGES / dist_info
+    header = HeaderParser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))
+    found: dict[str, Path] = {}
+    for name in header.get_all("License-File") or []:
+        # Before PEP 639 they were in dist-info itself.
+        for path in (folder / "licenses" / name, folder / name):
+            if not zipcopy.unsafe_name(name) and path.is_file():
+                found.setdefault(name, path)
+    return found
 
 
 def without_libraries(metadata: str) -> str:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from lmsbuild.tools.cache import sha256_of
 
-Signature = tuple[int, int, int]  # of a file: inode, bytes, time of change
+Signature = tuple[int, int, int, int]  # of a file: inode, bytes, and two times of change
 
 
 class Hashes:
     """The SHA-256 of files. It is calculated again only for files that have changed, which their
-    inode, size and modification time tell."""
+    inode, size and times tell. A program can set the modification time, but not the other one."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[Signature, str]] = {}
@@ -32,4 +32,4 @@ class Hashes:
 def signature_of(path: Path) -> Signature:
     """What changes when a file is written to or replaced. Raises OSError."""
     status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

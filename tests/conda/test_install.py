@@ -1,38 +1,18 @@
-"""A conda package of the real PyTorch: solved, installed, imported, and paging memory out."""
+"""README's lines: torch-lms beside conda-forge's PyTorch, which stays as it is."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+from pathlib import Path
 
+import companions
 import pytest
-from conftest import MACHINE, ROOT, User
+from conftest import MACHINE, ROOT, User, check_pages_out, succeeded
 
-LOADED = """\
-import torch
-with open("/proc/self/maps") as maps:
-    names = {line.split()[-1] for line in maps if "/" in line}
-print(*sorted(name for name in names if "/libcudart.so." in name or "/libcublas.so." in name))
-"""
+from lmsbuild.registry import load_registry
 
-SWAP = """\
-import ctypes, sys
-import torch
-
-operators = ctypes.CDLL(f"{sys.prefix}/lib/libsimops.so")
-operators.simops_install.restype = ctypes.c_long
-assert operators.simops_install() > 0
-torch.cuda.set_enabled_lms(True)
-tensors = [torch.full((4 << 20,), float(value), device="cuda") for value in range(8)]  # 16 MiB each
-assert torch.cuda.lms.stats()["page_out_count"] > 0, torch.cuda.lms.explain()
-assert [tensor.sum().item() / (4 << 20) for tensor in tensors] == list(range(8))
-print("paged out", torch.cuda.lms.stats()["page_out_bytes"] >> 20, "MiB")
-"""
-
-
-def succeeded(result: subprocess.CompletedProcess[str]) -> str:
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+WHERE = "import torch\nprint(torch.__file__, torch.cuda.lms._path())"
+CHANNELS = "-c ./dist/channel -c conda-forge"
 
 
 def test_the_readme_works_as_printed(installed: User) -> None:
@@ -41,18 +21,40 @@ def test_the_readme_works_as_printed(installed: User) -> None:
     succeeded(installed.run(installed.lines[2], installed.folder))
 
 
-def test_cuda_comes_from_the_environments_lib(installed: User) -> None:
-    found = succeeded(installed.python(LOADED, SIMCUDA_DEVICES="0")).split()
-    assert [name.rsplit("/", 1)[0] for name in found] == [str(installed.prefix / "lib")] * 2
+def test_it_is_condas_pytorch(installed: User) -> None:
+    found, tag = installed.installed(), load_registry().default
+    assert found["pytorch"].startswith(f"{tag.version} cuda")
+    assert "_lms" not in found["pytorch"]
+    assert {"torch-lms", "torchvision", "libtorch"} <= found.keys()
+    site = installed.prefix / companions.SITE
+    torch, library = succeeded(installed.python(WHERE, SIMCUDA_DEVICES="1")).split()
+    assert Path(torch) == site / "torch" / "__init__.py"
+    assert Path(library).is_relative_to(site / "torch_lms" / "releases")
+    libraries = site / "torch" / "lib"
+    assert (libraries / "libc10.so").resolve() == (installed.prefix / "lib/libc10.so").resolve()
+    version = succeeded(installed.python("import torch\nprint(torch.__version__)"))
+    assert version.strip() == tag.version
 
 
 def test_it_pages_out(installed: User) -> None:
-    output = succeeded(installed.python(SWAP, SIMCUDA_DEVICES="1", SIMCUDA_MIB="64"))
-    assert output.startswith("paged out ")
+    check_pages_out(installed)
 
 
-def test_its_scripts_run(installed: User) -> None:
-    assert "usage: torchrun" in succeeded(installed.run("conda run -n lms torchrun --help", ROOT))
+@pytest.mark.parametrize(
+    "line", [f"conda install {CHANNELS} torchvision", f"conda update --all {CHANNELS}"]
+)
+def test_conda_keeps_lms(installed: User, line: str) -> None:
+    before = installed.installed()
+    succeeded(installed.conda(line))  # although there is a newer PyTorch
+    assert installed.installed() == before
+
+
+def test_without_it_conda_takes_the_newer_pytorch(installed: User) -> None:
+    line = "conda create -n newer -c conda-forge pytorch torchvision"
+    succeeded(installed.run(line, installed.folder))
+    version = load_registry().default.version
+    (meta,) = (installed.prefix.parent / "newer" / "conda-meta").glob("pytorch-*.json")
+    assert not meta.name.startswith(f"pytorch-{version}-")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,6 @@ def test_its_scripts_run(installed: User) -> None:
     [
         ({"__glibc": "2.17"}, "", "__glibc"),
         ({"__cuda": ""}, "", "__cuda"),
-        ({"__cuda": "12.9"}, "", "__cuda"),
         ({}, "python=3.8", "python"),
     ],
 )
@@ -72,3 +73,8 @@ def test_refusals(installed: User, machine: dict[str, str], wanted: str, named: 
     assert "Cannot solve" in result.stderr
     assert named in result.stderr
     assert not (installed.prefix.parent / "refused").exists()
+
+
+def test_the_page_has_the_lines(installed: User) -> None:
+    text = (ROOT / "docs" / "how-to" / "conda.md").read_text(encoding="utf-8")
+    assert "conda install -c DIR -c conda-forge pytorch torch-lms" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from rich.table import Table
 from lmsbuild import console
 from lmsbuild.cli.options import json_option
 from lmsbuild.cli.types import EXISTING_FILE, EXISTING_FOLDER
+from lmsbuild.conda import extra
 from lmsbuild.conda.channel import Channel
 from lmsbuild.errors import ChannelError, StaleIndexError
 from lmsbuild.index.package_index import PackageIndex
@@ -106,6 +108,7 @@ def serve(folder: Path, host: str, port: int) -> None:
     channel. For one's own network: there are no passwords and no encryption. A stale index is
     refused.
     """
+    extra.require("werkzeug")
     from lmsbuild.conda.server import Server
 
     channel, index = Channel(folder), PackageIndex(folder)
@@ -117,7 +120,7 @@ def serve(folder: Path, host: str, port: int) -> None:
         made = Server((host, port), channel, console.say)
     except OSError as error:
         raise ChannelError(
-            f"nothing can listen on {host}, port {port} ({error.strerror}); "
+            f"nothing can listen on {host}, port {port} ({_reason(error)}); "
             "name another --port, or an address of this machine as --host"
         ) from error
     with made as server:
@@ -125,3 +128,8 @@ def serve(folder: Path, host: str, port: int) -> None:
         # Of the socket, not of the request: the port may have been 0.
         console.out.print(f"http://{host}:{server.server_address[1]}")
         server.serve_forever()
+
+
+def _reason(error: OSError) -> str:
+    # Python's own text names the address again.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

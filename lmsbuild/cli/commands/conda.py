@@ -35,11 +35,18 @@ from lmsbuild.tools.cache_content import in_use
     " Python.",
 )
 @click.option(
+    "--addon",
+    "for_addon",
+    is_flag=True,
+    help="Make the packages of torch-lms instead, which adds LMS to conda-forge's PyTorch: for TAG,"
+    " or for each release that has an official wheel, from 2.6 on.",
+)
+@click.option(
     "--packager",
     type=click.Choice([choice.value for choice in Packager]),
-    default=Packager.AUTO.value,
+    default=Packager.RATTLER_BUILD.value,
     show_default=True,
-    help="What makes the package; auto: conda-build where it is installed.",
+    help="What makes the package: py-rattler-build, or the program conda-build.",
 )
 @click.option("--build-number", type=click.IntRange(min=0), help="[default: of the LMS version]")
 @click.option(
@@ -60,6 +67,7 @@ def command(
     python: str | None,
     base: Path | None,
     wheel: Path | None,
+    for_addon: bool,
     packager: str,
     build_number: int | None,
     recipe: Path | None,
@@ -67,16 +75,20 @@ def command(
 ) -> None:
     """Make a conda package of PyTorch with LMS, of TAG's wheel or of a given one.
 
-    Without TAG: of the newest release proven on a GPU. A wheel of `lmsbuild addon` gives packages
-    of torch-lms, one for each major version of CUDA.
+    Without TAG: of the newest release proven on a GPU. With --addon, or with a wheel of `lmsbuild
+    addon`, packages of torch-lms are made, one for each major version of CUDA.
     """
     if wheel is not None and (tag or python or base):
         raise click.UsageError("--wheel says tag, Python and base itself: leave them out")
+    if for_addon and (wheel or python or base):
+        raise click.UsageError("--addon is for each Python, and needs no wheel: leave them out")
     if recipe is None:
-        package.choose(Packager(packager))  # before a wheel is built for nothing
+        package.require_packager(Packager(packager))  # before a wheel is built for nothing
     cache = default_cache()
     with in_use(cache), StageDisplay() as display, scratch(cache) as folder:
-        if wheel is None:
+        if for_addon:
+            wheel = _build_addon(tag, architecture, Path(folder), display)
+        elif wheel is None:
             wheel = _build(tag, architecture, python, base, Path(folder), display)
         request = package.PackageRequest(
             wheel=wheel,
@@ -129,3 +141,20 @@ def _build(
         cache=default_cache(),
     )
     return graft.build_wheel(request, display.report).path
+
+
+def _build_addon(tag: str | None, architecture: str, folder: Path, display: StageDisplay) -> Path:
+    from lmsbuild.addon.build import build_addon
+    from lmsbuild.addon.release import suitable
+    from lmsbuild.addon.request import AddonRequest
+
+    patches = patches_dir()
+    registry = load_registry(patches)
+    request = AddonRequest(
+        tags=(registry.get(tag),) if tag else tuple(suitable(registry, architecture)),
+        architecture=architecture,
+        out=folder,
+        patches=patches,
+        cache=default_cache(),
+    )
+    return build_addon(request, display.report)

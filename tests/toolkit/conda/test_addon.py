@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rattler
@@ -14,9 +15,12 @@ from rattler.exceptions import SolverError
 from rattler.package_streaming import extract
 
 import lmsbuild
+from lmsbuild.addon.release import suitable
+from lmsbuild.addon.request import AddonRequest
 from lmsbuild.cli.main import main
 from lmsbuild.conda.channel import Channel
 from lmsbuild.errors import CondaError, DamagedWheelError, LmsbuildError, WrongPlatformError
+from lmsbuild.registry import load_registry
 from toolkit.conda.test_package import (
     files_of,
     index_of,
@@ -104,15 +108,17 @@ def test_both_recipes_say_the_same(wheel: Path, tmp_path: Path) -> None:
     folder = tmp_path / "recipe"
     result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
     assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in folder.iterdir()) == ["cuda12_0", "cuda13_0"]
-    for path in folder.iterdir():
+    assert sorted(path.name for path in folder.iterdir()) == ["cuda12_0", "cuda13_0", "stage"]
+    assert (folder / "stage" / SITE / "torch_lms" / "__init__.py").is_file()
+    assert (folder / "stage" / "python-scripts").is_dir()
+    for path in (folder / "cuda12_0", folder / "cuda13_0"):
         one, other = rendered_by_rattler(path), rendered_as_conda_build_does(path)
         assert one == other
         features = [] if path.name == "cuda13_0" else ["torch-lms-p-0"]
         assert (one["features"], one["each Python"]) == (features, True)
-        assert one["script"] == 'cp -a bin site-packages "$PREFIX"'
-        assert (path / "stage" / SITE / "torch_lms" / "__init__.py").is_file()
-        assert (path / "stage" / "bin").is_dir()
+        assert one["exports"] == []
+        assert one["about"]["license_file"] == ["LICENSE", "NOTICE"]
+        assert one["script"] == 'cp -a python-scripts site-packages "$PREFIX"'
 
 
 def test_the_commands(wheel: Path, tmp_path: Path) -> None:
@@ -125,6 +131,38 @@ def test_the_commands(wheel: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["channel", "add", str(channel), *packages])
     assert result.exit_code == 0, result.output
     assert {package.file for package in Channel(channel).packages()} == set(NAMES)
+
+
+def test_a_wheel_is_built_first(
+    fake: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def build(request: AddonRequest, _report: Any) -> Path:
+        asked.append(tuple(tag.name for tag in request.tags))
+        return addon_wheel(fake, request.out, architecture="x86_64")
+
+    monkeypatch.setattr("lmsbuild.addon.build.build_addon", build)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    registry = load_registry()
+    for tag in ([], [registry.default.name]):
+        arguments = ["conda", "--addon", *tag, "--out", str(tmp_path / "dist")]
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.split() == [str(tmp_path / "dist" / SUBDIR / name) for name in NAMES]
+    every = tuple(tag.name for tag in suitable(registry, "x86_64"))
+    assert len(every) > 5
+    assert asked == [every, (registry.default.name,)]
+    # The wheel was a means, and is gone.
+    assert not list(tmp_path.rglob("*.whl"))
+
+
+@pytest.mark.parametrize("option", [["--python", "3.12"], ["--wheel"], ["--base"]])
+def test_what_an_addon_has_no_use_for_is_refused(wheel: Path, option: list[str]) -> None:
+    value = [] if len(option) == 2 else [str(wheel)]
+    result = CliRunner().invoke(main, ["conda", "--addon", *option, *value])
+    assert result.exit_code == 2
+    assert "--addon is for each Python, and needs no wheel" in result.output
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_add_makes_a_channel(channel: Channel, package: Path) -> None:
     assert (found.name, found.version, found.subdir) == ("thing", "1.0", "linux-64")
     assert (channel.folder / "linux-64" / package.name).read_bytes() == package.read_bytes()
     channel.check()
+
+
+def test_a_package_with_large_metadata_is_added(channel: Channel, tmp_path: Path) -> None:
+    large = stub(tmp_path / "made", "large", subdir="linux-64")
+
+    def begin_with_64_mib(files: dict[str, bytes]) -> None:
+        others = dict(files)
+        files.clear()
+        files.update({"info/recipe/large": bytes(64 << 20), **others})
+
+    with_files(large, begin_with_64_mib, part="info-")
+    (added,) = channel.add([large], unheard)
+    assert read_index(added)["name"] == "large"
 
 
 def test_every_platform_has_an_index(channel: Channel, tmp_path: Path) -> None:
@@ -127,6 +141,22 @@ def test_same_size_and_date_do_not_hide_a_change(channel: Channel, package: Path
         channel.check()
 
 
+def test_same_size_and_date_in_the_same_file_do_not_hide_a_change(
+    channel: Channel, package: Path
+) -> None:
+    target = channel.folder / "linux-64" / package.name
+    channel.check()
+    status = target.stat()
+    time.sleep(0.05)  # the clock of file systems ticks every few milliseconds
+    with target.open("r+b") as stream:
+        stream.seek(-30, os.SEEK_END)
+        stream.write(b"x")
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert target.stat().st_ino == status.st_ino
+    with pytest.raises(StaleIndexError):
+        channel.check()
+
+
 def test_added_by_hand_or_deleted_is_stale(channel: Channel, package: Path, tmp_path: Path) -> None:
     shutil.copy(stub(tmp_path / "made", "more", subdir="linux-64"), channel.folder / "linux-64")
     with pytest.raises(StaleIndexError, match=r"more-1\.0-0\.conda is not in the index"):
@@ -137,11 +167,26 @@ def test_added_by_hand_or_deleted_is_stale(channel: Channel, package: Path, tmp_
     assert [found.name for found in channel.packages()] == ["more"]
 
 
-def test_indexes_of_other_tools_do_not_stay_behind(channel: Channel) -> None:
-    old = channel.folder / "linux-64" / "current_repodata.json"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linux-64/current_repodata.json",
+        "linux-64/run_exports.json",
+        "linux-64/run_exports.json.zst",
+        "linux-64/0a1b.msgpack.zst",
+        "linux-64/repodata_shards.msgpack.zst",
+        "noarch/shards/0a1b.msgpack.zst",
+        "channeldata.json",
+    ],
+)
+def test_indexes_of_other_tools_do_not_stay_behind(channel: Channel, name: str) -> None:
+    old, other = channel.folder / name, channel.folder / "linux-64" / "notes.txt"
+    old.parent.mkdir(exist_ok=True)
     old.write_text("{}")
+    other.write_text("")
     channel.index()
     assert not old.exists()
+    assert other.exists()
 
 
 def test_a_failure_leaves_the_old_index(
@@ -191,11 +236,11 @@ def test_a_cut_off_package_is_refused(package: Path, tmp_path: Path) -> None:
         Channel(tmp_path / "channel").add([package], unheard)
 
 
-def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], level: int = 1) -> None:
-    """Change the files of a package, and nothing that describes them."""
+def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], part: str = "pkg-") -> None:
+    """Change the files in a part of a package, and nothing that describes them."""
     with zipfile.ZipFile(package) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    (name,) = (name for name in members if name.startswith("pkg-"))
+    (name,) = (name for name in members if name.startswith(part))
     with tarfile.open(
         fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(members[name]))
     ) as tar:
@@ -207,7 +252,7 @@ def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], level: i
             member = tarfile.TarInfo(path)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    members[name] = zstandard.ZstdCompressor(level=level).compress(buffer.getvalue())
+    members[name] = zstandard.ZstdCompressor(level=1).compress(buffer.getvalue())
     with zipfile.ZipFile(package, "w") as archive:
         for member_name, data in members.items():
             archive.writestr(member_name, data)

@@ -18,13 +18,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from packaging.requirements import Requirement
+from packaging.version import Version
 from rattler.package_streaming import extract
 
 from lmsbuild.cli.main import main
 from lmsbuild.conda import package, recipe
 from lmsbuild.conda.extra import require
-from lmsbuild.conda.metadata import promised_glibc, python_specs
-from lmsbuild.conda.package import Packager, PackageResult, choose, render
+from lmsbuild.conda.metadata import promised_glibc, python_specs, used_specs
+from lmsbuild.conda.package import Packager, PackageResult, render, require_packager
 from lmsbuild.conda.stage import console_scripts, stage
 from lmsbuild.errors import (
     CondaError,
@@ -48,8 +49,10 @@ from toolkit.helpers.fake_torch import (
 )
 from toolkit.helpers.fake_torch import fake as fake
 
-SITE = f"lib/python{PYTHON}/site-packages"
-STEM = f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms_1"
+SITE = "site-packages"
+STEM = f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms1_0"
+
+EXPORTS = ["pytorch >=9.1.0,<9.2.0a0"]
 
 
 @pytest.fixture
@@ -80,7 +83,8 @@ def test_the_metadata_says_what_the_wheel_is(made: PackageResult, tmp_path: Path
     assert "__glibc >=2.28,<3.0.a0" in depends
     assert not [spec for spec in depends if "nvidia" in spec or "optree" in spec]
     assert index["constrains"] == ["libtorch <0.0a0", "pytorch-cpu <0.0a0"]
-    assert (index["name"], index["version"], index["build_number"]) == ("pytorch", VERSION, 1)
+    assert (index["name"], index["version"], index["build_number"]) == ("pytorch", VERSION, 0)
+    assert "numpy >=1.19,<3.0a0" in depends
     assert index["track_features"] == "pytorch-p-0"
     # The wheel's date, not today's; milliseconds.
     assert index["timestamp"] == 1741064768000
@@ -112,13 +116,49 @@ def test_record_is_true_and_pip_fetches_no_cuda(made: PackageResult, tmp_path: P
     rows = {path: (hashed, size) for path, hashed, size in csv.reader(io.StringIO(text))}
     assert rows.pop(f"{LMS_INFO}/RECORD") == ("", "")
     for name, (hashed, size) in rows.items():
-        data = (site / name).resolve().read_bytes()
+        script = name.removeprefix("../../../bin/")
+        file = site / name if script == name else site.parent / "python-scripts" / script
+        data = file.read_bytes()
         assert (hashed, size) == (digest(data), str(len(data))), name
     assert "../../../bin/torchrun" in rows
     assert (site / LMS_INFO / "INSTALLER").read_text() == "conda"
     metadata = (site / LMS_INFO / "METADATA").read_text()
     assert "nvidia" not in metadata
     assert "Requires-Dist: filelock\n" in metadata
+
+
+def test_what_is_built_with_it_needs_its_version(made: PackageResult, tmp_path: Path) -> None:
+    files = unpacked(made.path, tmp_path / "x")
+    exports = json.loads((files / "info" / "run_exports.json").read_text())
+    assert exports == {"weak": EXPORTS}
+
+
+def test_it_has_the_wheels_licences(made: PackageResult, tmp_path: Path) -> None:
+    licenses = unpacked(made.path, tmp_path / "x") / "info" / "licenses"
+    assert (licenses / "LICENSE").read_bytes() == b"License\n"
+    assert (licenses / "third_party" / "NOTICE").read_bytes() == b"Notice\n"
+
+
+def test_a_licence_elsewhere_is_not_taken(fake: FakeTorch, tmp_path: Path) -> None:
+    text = b"Metadata-Version: 2.4\nName: torch\nVersion: 9.1.0+lms1\nLicense-File: ../RECORD\n"
+    changes: dict[str, bytes | None] = {f"{LMS_INFO}/METADATA": text}
+    wheel = lms_wheel(fake, tmp_path / "wheels", changes=changes)
+    assert package_of(wheel, tmp_path).metadata.license_files == ()
+
+
+def test_numpy_is_one_that_the_release_works_with() -> None:
+    assert [used_specs(Version(v)) for v in ("1.13.1", "2.2.2", "2.3.0", "2.15.0")] == [
+        ["numpy >=1.19,<2.0a0"],
+        ["numpy >=1.19,<2.0a0"],
+        ["numpy >=1.19,<3.0a0"],
+        ["numpy >=1.19,<3.0a0"],
+    ]
+
+
+def test_a_later_lms_has_a_higher_build_number(fake: FakeTorch, tmp_path: Path) -> None:
+    wheel = lms_wheel(fake, tmp_path / "wheels", lms="lms2")
+    made = package_of(wheel, tmp_path)
+    assert made.path.name == f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms2_100.conda"
 
 
 def test_two_builds_are_the_same(fake: FakeTorch, tmp_path: Path) -> None:
@@ -148,7 +188,7 @@ def test_modes_do_not_depend_on_the_umask(fake: FakeTorch, tmp_path: Path) -> No
 def test_another_build_number_is_another_name(fake: FakeTorch, tmp_path: Path) -> None:
     wheel = lms_wheel(fake, tmp_path / "wheels")
     made = package_of(wheel, tmp_path, build_number=7)
-    assert made.path.name == f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms_7.conda"
+    assert made.path.name == f"pytorch-{VERSION}-cuda130_py{CP[2:]}_lms1_7.conda"
     assert index_of(unpacked(made.path, tmp_path / "x"))["build_number"] == 7
 
 
@@ -170,24 +210,36 @@ def test_the_scripts_run_the_python_beside_them(fake: FakeTorch, tmp_path: Path)
     torch = {"torch/__init__.py": b"def main():\n    print('ran', __file__)\n"}
     wheel = lms_wheel(fake, tmp_path / "wheels", changes=torch)
     prefix = unpacked(package_of(wheel, tmp_path).path, tmp_path / "x")
+    installed = prefix / "lib" / f"python{PYTHON}" / "site-packages"
+    installed.parent.mkdir(parents=True)
+    (prefix / SITE).rename(installed)
+    (prefix / "python-scripts").rename(prefix / "bin")
     (prefix / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     (prefix / "bin" / "python").symlink_to(Path(sys.executable).resolve())
     (tmp_path / "elsewhere").symlink_to(prefix / "bin" / "torchrun")
     result = subprocess.run([tmp_path / "elsewhere"], capture_output=True, text=True)
-    assert result.stdout == f"ran {prefix / SITE / 'torch' / '__init__.py'}\n", result.stderr
+    assert result.stdout == f"ran {installed / 'torch' / '__init__.py'}\n", result.stderr
 
 
 def test_both_recipes_say_the_same(fake: FakeTorch, tmp_path: Path) -> None:
-    folder = tmp_path / "recipe"
+    folder = tmp_path / "rec"
     wheel = lms_wheel(fake, tmp_path / "wheels")
     result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
     assert result.exit_code == 0, result.output
-    one, other = rendered_by_rattler(folder), rendered_as_conda_build_does(folder)
+    assert result.stdout.split() == [str(folder / "recipe")]
+    one = rendered_by_rattler(folder / "recipe")
+    other = rendered_as_conda_build_does(folder / "recipe")
     assert one == other
     assert one["depends"]
-    assert (one["features"], one["each Python"]) == (["pytorch-p-0"], False)
-    assert one["script"] == 'cp -a bin lib "$PREFIX"'
+    assert (one["features"], one["each Python"]) == (["pytorch-p-0"], True)
+    assert one["script"] == 'cp -a python-scripts site-packages "$PREFIX"'
+    assert one["exports"] == EXPORTS
+    assert one["about"]["license_file"] == ["LICENSE", "third_party/NOTICE"]
+    assert (folder / "recipe" / "third_party" / "NOTICE").read_bytes() == b"Notice\n"
     assert (folder / "stage" / SITE / "torch" / "version.py").is_file()
+    # Packagers copy the recipe's folder into the package.
+    size = sum(path.stat().st_size for path in (folder / "recipe").rglob("*"))
+    assert size < 1 << 20
     # Nothing is overwritten.
     again = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--recipe", str(folder)])
     assert again.exit_code == TargetExistsError.exit_code
@@ -206,14 +258,16 @@ def rendered_by_rattler(folder: Path) -> dict[str, Any]:
         "script": build["script"],
         "relocation": build["dynamic_linking"]["binary_relocation"],
         "features": [f"{name}-p-{number}" for number in range(tracked)],
+        "exports": found["requirements"].get("run_exports", {}).get("weak", []),
         "compiled": build["python"]["skip_pyc_compilation"],
         "each Python": build["python"].get("version_independent", False),
-        "source": [Path(source["path"]).name for source in found["source"]],
+        "source": [source["path"] for source in found["source"]],
         "depends": found["requirements"]["run"],
         "constrains": found["requirements"]["run_constraints"],
         "about": {
             "home": found["about"]["homepage"].rstrip("/"),
             "license": found["about"]["license"],
+            "license_file": found["about"].get("license_file", []),
             "summary": found["about"]["summary"],
         },
     }
@@ -238,12 +292,18 @@ def rendered_as_conda_build_does(folder: Path) -> dict[str, Any]:
         "script": build["script"],
         "relocation": build["binary_relocation"],
         "features": build.get("track_features", []),
+        "exports": build.get("run_exports", []),
         "compiled": ["**" if glob == "*" else glob for glob in build["skip_compile_pyc"]],
         "each Python": build.get("python_version_independent", False),
         "source": [found["source"]["path"]],
         "depends": found["requirements"]["run"],
         "constrains": found["requirements"]["run_constrained"],
-        "about": {key: found["about"][key].rstrip("/") for key in ("home", "license", "summary")},
+        "about": {
+            "home": found["about"]["home"].rstrip("/"),
+            "license": found["about"]["license"],
+            "license_file": found["about"].get("license_file", []),
+            "summary": found["about"]["summary"],
+        },
     }
 
 
@@ -257,7 +317,7 @@ if {fails}:
 recipe = pathlib.Path(sys.argv[1])
 assert recipe.name == "meta.yaml", recipe
 data = json.loads((recipe.parent / "package.json").read_text())
-stage = recipe.parent / "stage"
+stage = recipe.parent / "../stage"
 subprocess.run(["/bin/chmod", "-R", "g+w", stage], check=True)
 rattler_build.assemble_package(
     name=data["name"],
@@ -272,6 +332,7 @@ rattler_build.assemble_package(
     description=f"built at {{datetime.datetime.now()}}",
     depends=data["depends"],
     constrains=data["constrains"],
+    noarch="python",
     detect_prefix=False,
 )
 """
@@ -289,13 +350,21 @@ def conda_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return install
 
 
-def test_conda_build_is_taken_where_it_is_installed(
-    fake: FakeTorch, tmp_path: Path, conda_build: Any
-) -> None:
+def test_the_path_makes_no_difference(fake: FakeTorch, tmp_path: Path, conda_build: Any) -> None:
     wheel = lms_wheel(fake, tmp_path / "wheels")
     conda_build()
     out = tmp_path / "dist"
     result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "made with rattler-build" in result.output
+
+
+def test_conda_build_is_taken_on_request(fake: FakeTorch, tmp_path: Path, conda_build: Any) -> None:
+    wheel = lms_wheel(fake, tmp_path / "wheels")
+    conda_build()
+    out = tmp_path / "dist"
+    arguments = ["conda", "--wheel", str(wheel), "--packager", "conda-build"]
+    result = CliRunner().invoke(main, [*arguments, "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "made with conda-build" in result.output
     (path,) = out.glob("*/*.conda")
@@ -303,7 +372,7 @@ def test_conda_build_is_taken_where_it_is_installed(
     # What it made is as reproducible as what rattler-build's library makes.
     time.sleep(1.1)
     again = tmp_path / "again"
-    result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--out", str(again)])
+    result = CliRunner().invoke(main, [*arguments, "--out", str(again)])
     assert result.exit_code == 0, result.output
     assert (again / path.relative_to(out)).read_bytes() == path.read_bytes()
     one = unpacked(path, tmp_path / "one")
@@ -328,7 +397,8 @@ def test_a_failing_conda_build_leaves_nothing(
     wheel = lms_wheel(fake, tmp_path / "wheels")
     conda_build(fails=True)
     out = tmp_path / "dist"
-    result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), "--out", str(out)])
+    arguments = ["conda", "--wheel", str(wheel), "--packager", "conda-build"]
+    result = CliRunner().invoke(main, [*arguments, "--out", str(out)])
     assert result.exit_code == PackagerError.exit_code
     assert "ValueError: no such thing" in result.output
     assert not list(out.rglob("*.*"))
@@ -336,9 +406,8 @@ def test_a_failing_conda_build_leaves_nothing(
 
 def test_without_conda_build_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert choose(Packager.AUTO) is Packager.RATTLER_BUILD
     with pytest.raises(PackagerError, match="conda-build is not installed"):
-        choose(Packager.CONDA_BUILD)
+        require_packager(Packager.CONDA_BUILD)
 
 
 def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,8 @@ from lmsbuild.cli.main import main
 from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.package_file import edit_index
 from lmsbuild.conda.server import Server
-from lmsbuild.errors import ChannelError
+from lmsbuild.errors import ChannelError, PackagerError
+from lmsbuild.tools.cache import sha256_of
 from toolkit.helpers.fake_conda import package as package
 from toolkit.helpers.fake_conda import solve, stub, unheard
 
@@ -94,10 +97,70 @@ def test_nothing_else_is_served(server: Server, channel: Channel, path: str) -> 
     assert b"secret" not in body.replace(b"secret.txt", b"")
 
 
+def headers(server: Server, path: str, **sent: str) -> tuple[int, Message, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    try:
+        connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in sent.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def url(package: Path) -> str:
+    return f"/linux-64/{package.name}"
+
+
+def test_a_download_goes_on_where_it_stopped(server: Server, package: Path, url: str) -> None:
+    data = package.read_bytes()
+    status, found, body = headers(server, url, Range="bytes=100-")
+    assert (status, body) == (206, data[100:])
+    assert found["Content-Range"] == f"bytes 100-{len(data) - 1}/{len(data)}"
+    assert headers(server, url, Range="bytes=100-199")[2] == data[100:200]
+    # Not with the rest of another file.
+    status, _, body = headers(server, url, Range="bytes=100-", If_Range='"another"')
+    assert (status, body) == (200, data)
+    assert headers(server, url, Range=f"bytes={len(data)}-")[0] == 416
+
+
+def test_what_a_client_has_is_not_sent_again(server: Server, package: Path, url: str) -> None:
+    status, found, _ = headers(server, url)
+    assert (status, found["Accept-Ranges"]) == (200, "bytes")
+    assert found["ETag"] == f'"{sha256_of(package)}"'
+    assert headers(server, url, If_None_Match=found["ETag"])[::2] == (304, b"")
+    assert headers(server, url, If_Modified_Since=found["Last-Modified"])[::2] == (304, b"")
+    assert headers(server, url, If_None_Match='"another"')[::2] == (200, package.read_bytes())
+
+
+def test_each_index_has_its_own_tag(server: Server, channel: Channel) -> None:
+    path = "/linux-64/repodata.json"
+    before = headers(server, path)[1]["ETag"]
+    (channel.folder / "linux-64" / "repodata.json.zst").unlink()
+    next((channel.folder / "linux-64").glob("*.conda")).unlink()
+    channel.index()
+    status, found, _ = headers(server, path, If_None_Match=before)
+    assert status == 200
+    assert found["ETag"] != before
+
+
+def test_a_change_of_the_same_size_and_date_is_noticed(
+    server: Server, channel: Channel, package: Path, url: str
+) -> None:
+    target = channel.folder / "linux-64" / package.name
+    assert ask(server, url)[0] == 200
+    status = target.stat()
+    time.sleep(0.05)  # the clock of file systems ticks every few milliseconds
+    with target.open("r+b") as stream:
+        stream.write(b"x")
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert ask(server, url)[0] == 503
+
+
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "PATCH", "OPTIONS", "MKCOL"])
 def test_it_is_read_only(server: Server, channel: Channel, package: Path, method: str) -> None:
     before = (channel.folder / "linux-64" / package.name).read_bytes()
-    assert ask(server, f"/linux-64/{package.name}", method)[0] == 501
+    assert ask(server, f"/linux-64/{package.name}", method)[0] == 405
     assert (channel.folder / "linux-64" / package.name).read_bytes() == before
 
 
@@ -158,6 +221,13 @@ def test_a_port_that_is_taken_is_one_line(server: Server, channel: Channel) -> N
     result = CliRunner().invoke(main, ["channel", "serve", str(channel.folder), "--port", port])
     assert result.exit_code == ChannelError.exit_code
     assert f"port {port} (Address already in use); name another --port" in result.output
+
+
+def test_without_the_extra_it_says_so(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "werkzeug", None)
+    result = CliRunner().invoke(main, ["channel", "serve", str(channel.folder)])
+    assert result.exit_code == PackagerError.exit_code
+    assert "lmsbuild[conda]" in result.output
 
 
 def test_a_client_that_goes_away_is_no_error(

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import compileall
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import rattler
 from rattler.exceptions import SolverError
 
 from lmsbuild.conda.channel import Channel
 from lmsbuild.conda.platforms import SUBDIRS
-from toolkit.helpers.fake_conda import lms_wheel, package_of, solve, stub, stub_channel, virtual
-from toolkit.helpers.fake_torch import CP, VERSION, FakeTorch
+from toolkit.helpers.fake_conda import (
+    lms_wheel,
+    package_of,
+    run,
+    solve,
+    stub,
+    stub_channel,
+    virtual,
+)
+from toolkit.helpers.fake_torch import CP, PYTHON, VERSION, FakeTorch
 from toolkit.helpers.fake_torch import fake as fake
 
 LMS = "pytorch[build=*lms*]"
-BUILD = f"cuda130_py{CP[2:]}_lms_1"
+BUILD = f"cuda130_py{CP[2:]}_lms1_0"
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,27 @@ def test_machines_that_cannot_run_it_are_refused(
 def test_another_python_is_refused(world: World) -> None:
     with pytest.raises(SolverError, match="python"):
         solve([world.channel, world.others], [LMS, "python 3.8.*"], world.cache)
+
+
+def test_nothing_of_it_stays_behind(world: World, tmp_path: Path) -> None:
+    prefix = tmp_path / "prefix"
+    found = solve([world.channel, world.others], [LMS], world.cache)
+
+    def install(records: list[Any]) -> None:
+        cache = tmp_path / "packages"
+        run(rattler.install(records, prefix, cache_dir=cache, show_progress=False))
+
+    install(list(found.values()))
+    site = prefix / f"lib/python{PYTHON}/site-packages"
+    assert (site / "torch" / "version.py").is_file()
+    assert (prefix / "bin" / "torchrun").stat().st_mode & 0o111
+    assert not (prefix / "python-scripts").exists()
+    # What Python compiles when it imports it.
+    compileall.compile_dir(site, quiet=1)
+    assert (site / "torch" / "__pycache__").is_dir()
+    install([record for name, record in found.items() if name != "pytorch"])
+    assert not list(prefix.glob("lib/python*/site-packages/torch*"))
+    assert not (prefix / "bin" / "torchrun").exists()
 
 
 def test_another_torch_beside_it_is_refused(world: World, tmp_path: Path) -> None:

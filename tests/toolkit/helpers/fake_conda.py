@@ -21,6 +21,7 @@ from lmsbuild.resources import recipes_dir
 from toolkit.helpers.fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
 
 LMS_INFO = f"torch-{VERSION}+lms1.dist-info"
+LICENSES = {"LICENSE": b"License\n", "third_party/NOTICE": b"Notice\n"}
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 
 Answer = TypeVar("Answer")
@@ -47,34 +48,39 @@ def lms_wheel(
     architecture: str = MACHINE,
     cp: str = CP,
     platform: str = "",
+    lms: str = "lms1",
     changes: Mapping[str, bytes | None] | None = None,
 ) -> Path:
     """The fake torch with LMS, as `lmsbuild wheel` would name it; ``changes`` to its members, whose
     names are those of the new wheel (None removes)."""
+    info = LMS_INFO.replace("lms1", lms)
     wheel = fake.wheel.copy()
     wheel.members = {
-        name.replace(DIST_INFO, LMS_INFO): for_machine(data, architecture)
+        name.replace(DIST_INFO, info): for_machine(data, architecture)
         for name, data in wheel.members.items()
     }
-    metadata = f"{LMS_INFO}/METADATA"
+    metadata = f"{info}/METADATA"
     wheel.members[metadata] = wheel.members[metadata].replace(
-        f"Version: {VERSION}\n".encode(), f"Version: {VERSION}+lms1\n".encode(), 1
+        f"Version: {VERSION}\n".encode(), f"Version: {VERSION}+{lms}\n".encode(), 1
     )
     wheel.members[metadata] = wheel.members[metadata].replace(
         b"Requires-Dist: filelock\n",
-        b"Requires-Dist: filelock\nRequires-Dist: sympy==1.13.1\nRequires-Dist: triton~=3.9.0\n",
+        b"".join(f"License-File: {name}\n".encode() for name in LICENSES)
+        + b"Requires-Dist: filelock\nRequires-Dist: sympy==1.13.1\nRequires-Dist: triton~=3.9.0\n",
     )
     wheel.members["torch/cuda/lms/__init__.py"] = b"def set_enabled_lms(enable): ...\n"
+    for name, data in LICENSES.items():
+        wheel.members[f"{info}/licenses/{name}"] = data
     for name, data in (changes or {}).items():
         if data is None:
             wheel.members.pop(name)
         else:
             wheel.members[name] = data
-    wheel.dist_info = LMS_INFO
+    wheel.dist_info = info
     wheel.modes["torch/nn/__init__.py"] = 0  # as zips from systems without modes say
     folder.mkdir(parents=True, exist_ok=True)
     tag = platform or f"manylinux_2_28_{architecture}"
-    return wheel.write(folder / f"torch-{VERSION}+lms1-{cp}-{cp}-{tag}.whl")
+    return wheel.write(folder / f"torch-{VERSION}+{lms}-{cp}-{cp}-{tag}.whl")
 
 
 def for_machine(data: bytes, architecture: str) -> bytes:
