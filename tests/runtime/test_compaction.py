@@ -9,6 +9,7 @@ from tensors import evict, floats, managed, pattern, raw_address, stat
 from test_pages import EXPANDABLE
 
 SIZE = 4  # MiB: five of them fill a segment
+NOT_READY = 600  # cudaErrorNotReady
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +156,26 @@ def test_a_place_that_another_stream_has_used():
     assert intact(tensors, starts)
 
 
+def test_what_is_still_being_paged_in_moves_if_nothing_else_can(device):
+    tensors = fill()
+    starts = [int(tensor[0]) for tensor in tensors]
+    torch.cuda.lms.reclaim_inactive()
+    other = torch.cuda.Stream()
+    with torch.cuda.stream(other), torch.cuda.lms.resident(*tensors):
+        pass  # only this stream waits for the copies
+    order = sorted(range(15), key=lambda i: raw_address(tensors[i]))
+    tensors, starts = [tensors[i] for i in order], [starts[i] for i in order]
+    for i in (12, 7, 2):
+        del tensors[i], starts[i]
+    counts = Counts()
+    device.fault("cudaEventQuery", error=NOT_READY, from_=True)
+    wide = torch.full((floats(2 * SIZE),), 7.0, device="cuda")
+    device.clear_faults()
+    assert counts() == (1, 0, 0)
+    assert bool((wide == 7).all())
+    assert intact(tensors, starts)
+
+
 def test_it_does_not_move_into_the_gap_itself():
     """The native allocator prefers the place that fits best, which is part of the gap."""
     tensors = fill(10)
@@ -209,8 +230,17 @@ def test_what_is_smaller_moves_first(segments, size, moves):
     assert all(bool((tensor == tensor[0]).all()) for tensor in held)
 
 
-def with_small_gaps(device):
-    """Gaps between mapped pages that are smaller than a request, and memory for more pages."""
+def in_pages(device, sizes, gaps, gone, left, wanted):
+    """Serves a request with expandable segments.
+
+    sizes: of tensors that lie side by side, in MiB. Pages have 20 MiB.
+    gaps: which of them are freed, and their pages unmapped.
+    gone: which of them are freed after that.
+    left: so many MiB can still be mapped.
+    wanted: size of the request, in MiB.
+
+    Returns what LMS and the native allocator did, and whether all values are right.
+    """
     import torch
 
     mib = 1 << 20
@@ -218,22 +248,76 @@ def with_small_gaps(device):
     def full(size):
         return torch.full((size * mib // 4,), float(size), device="cuda")
 
+    def now():
+        native, lms = torch.cuda.memory_stats(), torch.cuda.lms.stats()
+        names = ("compacted_count", "page_out_count", "out_of_memory_retries")
+        return [native["num_alloc_retries"], *(lms[name] for name in names)]
+
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._watch()
-    torch.cuda.set_limit_lms(400 * mib)
-    rows = [full(40) for _ in range(8)]
-    del rows[6], rows[4], rows[1]
-    torch.cuda.empty_cache()  # each was two pages
-    torch.cuda.set_limit_lms(400 * mib - 80 * mib)  # 200 are in use, and the device has 120
-    before = torch.cuda.lms.stats()
-    wide = full(100)
-    after = torch.cuda.lms.stats()
-    names = ("page_out_count", "out_of_memory_retries")
-    same = bool((wide == 100).all()) and all(bool((row == 40).all()) for row in rows)
-    return [after[name] - before[name] for name in names], same, device.races()
+    torch.cuda.set_limit_lms(1000 * mib)
+    rows = dict(enumerate([full(size) for size in sizes]))
+    for number in gaps:
+        del rows[number]
+    torch.cuda.empty_cache()
+    for number in gone:
+        del rows[number]
+    limit = torch.cuda.memory_reserved() + left * mib
+    torch.cuda.set_limit_lms(limit)
+    before = now()
+    wide = full(wanted)
+    did = [after - before for after, before in zip(now(), before, strict=True)]
+    within = torch.cuda.memory_reserved() <= limit
+    with torch.cuda.lms.resident(*rows.values(), wide):
+        more = full(wanted)
+    within = within and torch.cuda.lms.stats()["over_limit_count"] == 1  # it was kept until then
+    values = [
+        *((sizes[number], row) for number, row in rows.items()),
+        (wanted, wide),
+        (wanted, more),
+    ]
+    same = all(bool((tensor == value).all()) for value, tensor in values)
+    return did, within, same, device.races()
 
 
 @since((2, 1), "expandable segments")
-def test_the_native_allocator_maps_pages_where_they_fit():
-    moved, same, races = run_sim(with_small_gaps, mib=2048, environment=EXPANDABLE)
-    assert (moved, same, races) == ([0, 0], True, [])
+@pytest.mark.parametrize(
+    ("sizes", "gaps", "gone", "left", "wanted", "moves"),
+    [
+        # Four of five pages are mapped already, behind the last tensor.
+        ([40, 40, 300, 80], [], [1, 3], 20, 100, 0),
+        # The page between two tensors, and the place of the second one, which moves.
+        ([60, 20, 40, 60, 40, 60, 20, 60], [1], [4, 6], 20, 60, 1),
+        # Each gap is smaller than the request, and there are pages for it at the end.
+        ([20, 200, 40, 40, 40, 40], [2, 4], [0], 100, 100, 0),
+    ],
+)
+def test_missing_pages_are_mapped(sizes, gaps, gone, left, wanted, moves):
+    did, within, same, races = run_sim(
+        in_pages, sizes, gaps, gone, left, wanted, mib=2048, environment=EXPANDABLE
+    )
+    assert (did, within, same, races) == ([0, moves, 0, 0], True, True, [])
+
+
+def adopted(device):
+    """A request behind page-outs of tensors that are older than LMS."""
+    import torch
+
+    mib = 1 << 20
+    rows = [torch.full((4 * mib,), float(i), device="cuda") for i in range(3)]  # 16 MiB each
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    for row in rows:
+        row.add_(1)
+    torch.cuda.set_limit_lms(torch.cuda.memory_reserved() + 4 * mib)
+    wide = torch.full((6 * mib,), 7.0, device="cuda")
+    stats = torch.cuda.lms.stats()
+    did = [stats[name] for name in ("page_out_count", "out_of_memory_retries")]
+    same = bool((wide == 7).all())
+    return did, same and all(bool((row == i + 1).all()) for i, row in enumerate(rows))
+
+
+def test_the_host_waits_for_memory_of_an_unknown_stream():
+    """No stream orders its next use after the page-out, so it is given back when that has ended."""
+    did, same = run_sim(adopted, mib=64, query_notready=1)
+    assert (did, same) == ([2, 0], True)

@@ -53,7 +53,8 @@ void Cap::total(size_t bytes) {
 }
 
 double Cap::wanted() const {
-  const size_t most = settings_.enabled && !lifted_ && !pools_.any() ? bytes() : SIZE_MAX;
+  const size_t limit = std::max(bytes(), opened_);
+  const size_t most = settings_.enabled && !lifted_ && !pools_.any() ? limit : SIZE_MAX;
   return most >= total_
              ? share_
              // The half is added because the native allocator rounds the product of the two down.
@@ -79,6 +80,23 @@ bool Cap::give_way(size_t reserved, size_t request) {
   allocated_ = 0;
   enforce();
   return true;
+}
+
+size_t Cap::left(size_t reserved) const {
+  size_t most = bytes();
+  if (total_ != 0 && share_ >= 0) {
+    most = std::min(most, static_cast<size_t>(share_ * static_cast<double>(total_)));
+  }
+  return most - std::min(most, reserved);
+}
+
+bool Cap::admits(size_t reserved, size_t request) const {
+  return segment(request) <= left(reserved);
+}
+
+void Cap::open(size_t reserved, size_t request) {
+  opened_ = reserved + segment(request);
+  enforce();
 }
 
 bool Cap::allocated(size_t bytes) {

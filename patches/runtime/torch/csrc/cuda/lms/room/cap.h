@@ -53,6 +53,22 @@ class Cap {
   // the reason for the failure.
   bool give_way(size_t reserved, size_t request);
 
+  // How many bytes the native allocator may still take from the device while this number of bytes
+  // is reserved.
+  size_t left(size_t reserved) const;
+
+  // Whether the native allocator tries to take memory from the device for a request. It compares
+  // all of the request's bytes with the limit, even if some of them have pages already.
+  bool admits(size_t reserved, size_t request) const;
+  // From now on until close(), it tries. The caller knows that the limit is kept.
+  void open(size_t reserved, size_t request);
+  void close() {
+    if (opened_ != 0) {
+      opened_ = 0;
+      enforce();
+    }
+  }
+
   // How often the enforced value has changed. Can be called without the mutex.
   uint64_t changes() const {
     return changes_.load(std::memory_order_acquire);
@@ -72,6 +88,7 @@ class Cap {
   double in_force_ = -1;
   size_t total_ = 0; // bytes of the device; 0 if not known
   size_t raised_ = 0; // the limit after it gave way; 0 if it did not
+  size_t opened_ = 0; // the limit until close(); 0 if it is not open
   size_t allocated_ = 0; // bytes, since it gave way
   bool lifted_ = false;
   std::atomic<uint64_t> changes_{0};

@@ -11,6 +11,11 @@ namespace torch::cuda::lms {
 
 namespace {
 
+// How many windows are tried: if the stream does not wait for transfers, and then if it does. If no
+// way is found, the native allocator's way takes more than 10 milliseconds.
+constexpr int kTrials = 512;
+constexpr int kTrialsThatWait = 4096;
+
 size_t address(const at::DataPtr& memory) {
   return reinterpret_cast<size_t>(memory.get());
 }
@@ -69,20 +74,25 @@ void Compactor::shuffle() {
   }
 }
 
-void Compactor::join(size_t bytes, size_t left) {
+bool Compactor::join(size_t bytes, size_t left) {
+  return join(bytes, left, /*waits=*/false) || join(bytes, left, /*waits=*/true);
+}
+
+bool Compactor::join(size_t bytes, size_t left, bool waits) {
   try {
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
     const auto snapshot = native_.snapshot();
-    if (!attention_.settled()) {
-      return;
-    }
-    const Blocks blocks =
-        idle(stream.stream(), [&](const Block& block) { return settled(block, stream.stream()); });
+    const Blocks blocks = idle(stream.stream(), [&](const Block& block) {
+      return waits || settled(block, stream.stream());
+    });
     const Layout layout(snapshot.segments, device_, stream.stream(), blocks);
     if (layout.serves(bytes, left)) {
-      return;
+      return true;
     }
-    const std::vector<Move> moves = layout.join(bytes);
+    if (!attention_.settled()) {
+      return false;
+    }
+    const std::vector<Move> moves = layout.join(bytes, left, waits ? kTrialsThatWait : kTrials);
     // Blocks can be used, and storages can be freed, whenever memory is allocated.
     std::deque<Stay> stays;
     for (const Move& move : moves) {
@@ -90,11 +100,13 @@ void Compactor::join(size_t bytes, size_t left) {
     }
     for (const Move& move : moves) {
       if (address(move.block->memory) != move.from || !this->move(*move.block, move.to, stream)) {
-        return;
+        return false;
       }
     }
+    return !moves.empty();
   } catch (const c10::Error&) {
     (void)cudaGetLastError(); // what failed moved nothing, and the request goes its usual way
+    return false;
   }
 }
 

@@ -36,10 +36,11 @@ class Compactor {
   Compactor(const Compactor&) = delete;
   Compactor& operator=(const Compactor&) = delete;
 
-  // Makes one piece of at least this number of bytes, for a request on the current stream, if that
-  // is necessary and possible. `left` is the number of bytes that the native allocator may still
-  // take from the device. Pauses the mutex. Does not throw.
-  void join(size_t bytes, size_t left);
+  // Makes it possible to serve a request of this number of bytes on the current stream: there is a
+  // free piece that is large enough, or one that becomes so if the native allocator maps at most
+  // `left` bytes of pages. Returns whether that is so. Moves nothing if it was so before. Pauses
+  // the mutex. Does not throw.
+  bool join(size_t bytes, size_t left);
 
   // Moves all idle blocks, also those for whose transfers the program has to wait. For tests.
   // Pauses the mutex. Does not throw.
@@ -59,6 +60,8 @@ class Compactor {
     at::DataPtr memory;
   };
 
+  // With `waits`, blocks move for whose transfers the stream has to wait, too.
+  bool join(size_t bytes, size_t left, bool waits);
   bool movable(const Block& block, cudaStream_t stream) const;
   template <class F>
   Blocks idle(cudaStream_t stream, F wanted) const;

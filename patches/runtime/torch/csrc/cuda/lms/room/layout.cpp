@@ -12,18 +12,19 @@ namespace {
 
 // How often pieces are joined so that others can be joined.
 constexpr int kDepth = 2;
-// How many windows are tried: for the request, of those that move the fewest bytes; for a piece
-// that is needed in between; and altogether. A trial takes some microseconds of the host's time.
-constexpr size_t kWindows = 128;
+// How many windows are tried for a piece that is needed in between, of those that move the fewest
+// bytes. For the request itself, these are a part of all trials.
 constexpr size_t kWindowsBetween = 8;
-constexpr int kTrials = 512;
+constexpr int kWindowsPart = 4;
 
 constexpr size_t kNone = SIZE_MAX; // index
+constexpr size_t kUnlimited = size_t(1) << 44; // addresses behind the last page
 
 } // namespace
 
 struct Layout::Search {
-  int trials = kTrials; // that are left
+  const size_t windows; // that are tried for the request, of those that move the fewest bytes
+  int trials; // that are left
 };
 
 Layout::Layout(
@@ -31,52 +32,99 @@ Layout::Layout(
     c10::DeviceIndex device,
     cudaStream_t stream,
     const Blocks& movable) {
+  // With expandable segments, the ranges of mapped pages are reported as segments, by address.
+  const auto unmapped = [this](size_t end) {
+    if (!ranges_.empty() && ranges_.back().expandable && ranges_.back().end() < end) {
+      const size_t begin = ranges_.back().end();
+      ranges_.push_back({begin, end - begin, nullptr, false, false, true, /*unmapped=*/true});
+    }
+  };
   for (const auto& segment : segments) {
     if (torch::cuda::lms::serves(segment, device, stream) && segment.is_large) {
+      if (segment.is_expandable) {
+        unmapped(segment.address);
+      }
       append_ranges(segment, movable, ranges_);
     }
   }
+  unmapped(ranges_.empty() ? 0 : ranges_.back().end() + kUnlimited);
 }
 
-// With expandable segments, the ranges of mapped pages are reported as segments, by address. The
-// native allocator maps more pages between two of them, at the lowest place that is large enough.
+// Without a free piece, the native allocator maps pages in the first unmapped range that is large
+// enough, together with free memory beside it and unmapped ranges that follow.
 bool Layout::serves(size_t bytes, size_t left) const {
   if (hole(bytes) != kNone) {
     return true;
   }
-  for (size_t i = 0; i < ranges_.size(); ++i) {
-    const bool last = i + 1 == ranges_.size() || ranges_[i + 1].first;
-    if (!last || !ranges_[i].expandable) {
+  for (size_t i = 0; left > 0 && i < ranges_.size(); ++i) {
+    if (!ranges_[i].unmapped) {
       continue;
     }
-    const size_t before = ranges_[i].free ? ranges_[i].size : 0;
-    if (i + 1 == ranges_.size() || !ranges_[i + 1].expandable) {
-      return in_pages(bytes - before) <= left; // nothing is mapped behind the last one
-    }
-    const Range& next = ranges_[i + 1];
-    const size_t gap = next.begin - ranges_[i].end();
-    if (before + gap + (next.free ? next.size : 0) >= bytes) {
-      return std::min(gap, in_pages(bytes - before)) <= left;
+    size_t size = 0;
+    size_t mapped = 0;
+    for (size_t j = i > 0 && ranges_[i - 1].free ? i - 1 : i; j < ranges_.size(); ++j) {
+      const Range& range = ranges_[j];
+      if (!range.free && !range.unmapped) {
+        break;
+      }
+      if (range.unmapped) {
+        mapped += std::min(range.size, in_pages(bytes - size));
+      }
+      size += range.size;
+      if (size >= bytes) {
+        return mapped <= left;
+      }
     }
   }
   return false;
 }
 
-std::vector<Move> Layout::join(size_t bytes) const {
-  Search search;
-  for (int depth = 0; depth <= kDepth; ++depth) {
-    Layout layout = *this;
-    if (layout.make_piece(bytes, depth, search)) {
-      return std::move(layout.moves_);
+std::vector<Move> Layout::join(size_t bytes, size_t left, int trials) const {
+  for (const bool maps : {false, true}) {
+    Search search{static_cast<size_t>(trials / kWindowsPart), trials};
+    for (int depth = 0; depth <= kDepth && (left > 0 || !maps); ++depth) {
+      Layout layout = *this;
+      if (layout.make_piece(bytes, maps ? left : 0, depth, search)) {
+        return std::move(layout.moves_);
+      }
     }
   }
   return {};
 }
 
-bool Layout::make_piece(size_t bytes, int depth, Search& search) {
+// Windows of at least this number of bytes. Without `left`, their pages are mapped. Otherwise some
+// are not, but at most so many bytes.
+std::vector<Run> Layout::windows(size_t bytes, size_t left) const {
   std::vector<Run> runs;
-  each_run(ranges_, bytes, [&](const Run& run) { runs.push_back(run); });
-  const size_t most = moves_.empty() ? kWindows : kWindowsBetween;
+  if (left == 0) {
+    each_run(ranges_, bytes, [&](const Run& run) { runs.push_back(run); });
+    return runs;
+  }
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    Run run{i, i, 0};
+    size_t size = 0;
+    size_t mapped = 0;
+    while (size < bytes && mapped <= left && run.last < ranges_.size()) {
+      const Range& range = ranges_[run.last];
+      if (!(range.usable() || range.unmapped) ||
+          (range.first && run.last > i && !ranges_[run.last - 1].unmapped)) {
+        break;
+      }
+      mapped += range.unmapped ? std::min(range.size, in_pages(bytes - size)) : 0;
+      run.cost += range.block ? range.size : 0;
+      size += range.size;
+      ++run.last;
+    }
+    if (size >= bytes && mapped > 0 && mapped <= left) {
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+bool Layout::make_piece(size_t bytes, size_t left, int depth, Search& search) {
+  std::vector<Run> runs = windows(bytes, left);
+  const size_t most = moves_.empty() ? search.windows : kWindowsBetween;
   const auto looks = static_cast<std::ptrdiff_t>(std::min(runs.size(), most));
   std::partial_sort(runs.begin(), runs.begin() + looks, runs.end(), [](const Run& a, const Run& b) {
     return a.cost < b.cost;
@@ -87,7 +135,7 @@ bool Layout::make_piece(size_t bytes, int depth, Search& search) {
       return false;
     }
     Layout trial = *this;
-    if (trial.vacate(run, depth, search)) {
+    if (trial.vacate(run, depth, search) && trial.serves(bytes, left)) {
       *this = std::move(trial);
       return true;
     }
@@ -111,7 +159,7 @@ bool Layout::vacate(const Run& run, int depth, Search& search) {
   });
   for (const size_t address : addresses) {
     const size_t size = rounded(ranges_[at(address)].block->size);
-    if (hole(size) == kNone && (depth == 0 || !make_piece(size, depth - 1, search))) {
+    if (hole(size) == kNone && (depth == 0 || !make_piece(size, 0, depth - 1, search))) {
       return false;
     }
     move(at(address), hole(size));

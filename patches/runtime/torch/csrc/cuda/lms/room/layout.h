@@ -24,20 +24,22 @@ class Layout {
       cudaStream_t stream,
       const Blocks& movable);
 
-  // Whether the native allocator can serve a request of this number of bytes, if it can take `left`
-  // bytes from the device.
+  // Whether the native allocator can serve a request of this number of bytes, if it may map so many
+  // bytes of pages for it.
   bool serves(size_t bytes, size_t left) const;
 
-  // Moves, in their order, after which a free piece has at least this number of bytes. A window is
-  // vacated: addresses side by side, so that the fewest bytes move. What is in it moves to free
-  // memory elsewhere. If that is in pieces that are too small, they are joined first in the same
-  // way, by moving what is smaller. Returns none if no way is found.
-  std::vector<Move> join(size_t bytes) const;
+  // Moves, in their order, after which it can. A window is vacated: addresses side by side, so that
+  // the fewest bytes move. What is in it moves to free memory elsewhere. If that is in pieces that
+  // are too small, they are joined first in the same way, by moving what is smaller. Windows for
+  // which pages have to be mapped come last. Tries at most so many windows, each of which takes
+  // some microseconds of the host's time. Returns none if no way is found.
+  std::vector<Move> join(size_t bytes, size_t left, int trials) const;
 
  private:
   struct Search;
 
-  bool make_piece(size_t bytes, int depth, Search& search);
+  std::vector<Run> windows(size_t bytes, size_t left) const;
+  bool make_piece(size_t bytes, size_t left, int depth, Search& search);
   bool vacate(const Run& run, int depth, Search& search);
   size_t hole(size_t bytes) const;
   size_t at(size_t address) const;

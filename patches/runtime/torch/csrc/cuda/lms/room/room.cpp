@@ -95,6 +95,7 @@ at::DataPtr Room::allocate(size_t bytes) {
         return memory;
       }
       const Lock lock;
+      limit_.cap().close();
       mover_.taken(memory.get(), bytes);
       if (!managed) {
         keep_to_limit();
@@ -121,6 +122,7 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
     try {
       void* const memory = native_.raw_allocate(bytes, stream);
       const Lock lock;
+      limit_.cap().close();
       mover_.taken(memory, bytes);
       if (large) {
         recorders_.workspace(bytes);
@@ -143,6 +145,7 @@ at::DataPtr Room::obtain(size_t bytes) {
     try {
       at::DataPtr memory = native_.allocate(bytes);
       try {
+        limit_.cap().close();
         served(request.source);
       } catch (const c10::Error&) {
         Lock::drop_later(std::move(memory));
@@ -383,23 +386,34 @@ int Room::make_room(size_t bytes) {
     empty_cache(); // more than the new limit may have been reserved before it was set
     reserved = usage().reserved;
   }
-  make_piece(request, obtainable_from_device(reserved));
+  make_piece(request, reserved);
   return count;
 }
 
 // How many bytes the native allocator may still take from the device, as far as that is known.
 size_t Room::obtainable_from_device(size_t reserved) const {
-  const size_t cap = limit_.cap().bytes();
-  return std::min(limit_.free(), cap - std::min(cap, reserved));
+  return std::min(limit_.free(), limit_.cap().left(reserved));
 }
 
-// Called before a request for which there is room, with what the device may still give. If free
-// memory lies in pieces that are all too small, the native allocator would fail, which costs much
-// more than to join some.
-void Room::make_piece(size_t request, size_t left) {
-  if (FreedMemory::knows(request) && request > left && !attention_.counting() &&
-      native_.largest_free(device_) < request) {
-    compactor_.join(request, left);
+// Called before a request for which there is room. If free memory lies in pieces that are all too
+// small, the native allocator would fail, which costs much more than to join some.
+void Room::make_piece(size_t request, size_t reserved) {
+  if (!FreedMemory::knows(request) || attention_.counting()) {
+    return;
+  }
+  const bool admitted = limit_.cap().admits(reserved, request);
+  if ((admitted && in_pages(request) <= limit_.free()) ||
+      native_.largest_free(device_) >= request) {
+    return;
+  }
+  const size_t left = obtainable_from_device(reserved);
+  bool joined = compactor_.join(request, left);
+  if (!joined && mover_.limbo_bytes() > 0) {
+    mover_.wait_for_limbo();
+    joined = compactor_.join(request, left);
+  }
+  if (joined && !admitted && native_.largest_free(device_) < request) {
+    limit_.cap().open(reserved, request);
   }
 }
 
@@ -559,6 +573,7 @@ bool Room::reclaim_neighbours(size_t bytes) {
 }
 
 void Room::retry(const c10::OutOfMemoryError& error, Request& request) {
+  limit_.cap().close();
   if (free_some(request)) {
     return;
   }

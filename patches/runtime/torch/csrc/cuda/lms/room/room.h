@@ -127,7 +127,7 @@ class Room {
 
   Block* victim(size_t missing) const;
   int make_room(size_t bytes);
-  void make_piece(size_t request, size_t left);
+  void make_piece(size_t request, size_t reserved);
   at::DataPtr obtain(size_t bytes);
   void fetch(Block& block, bool captured);
   template <class F>

@@ -28,6 +28,8 @@ struct Range {
   bool free;
   bool first; // of its segment
   bool expandable; // its segment
+  // Not memory, but addresses beside it, where the native allocator can map pages.
+  bool unmapped = false;
   int window = 0; // it is kept free for this one, and not to be used; 0 if for none
 
   size_t end() const {
