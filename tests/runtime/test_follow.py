@@ -79,7 +79,7 @@ def expected(iterations: int, **program: Any) -> list[float]:
 def test_an_iteration_that_repeats_is_planned():
     losses = expected(9)
     assert train(9) == losses
-    assert stat("plans") == 1
+    assert 1 <= stat("plans") <= 2  # a second one may use more of the limit, or less
     assert stat("planned_iterations") >= 4
     assert stat("plan_departures") == 0
     assert stat("copied_ahead_count") > 0

@@ -16,6 +16,7 @@ constexpr int kDepth = 2;
 // bytes. For the request itself, these are a part of all trials.
 constexpr size_t kWindowsBetween = 8;
 constexpr int kWindowsPart = 4;
+constexpr size_t kRanges = 400; // with more of them, a trial takes longer, and there are fewer
 
 constexpr size_t kNone = SIZE_MAX; // index
 constexpr size_t kUnlimited = size_t(1) << 44; // addresses behind the last page
@@ -80,6 +81,8 @@ bool Layout::serves(size_t bytes, size_t left) const {
 }
 
 std::vector<Move> Layout::join(size_t bytes, size_t left, int trials) const {
+  trials =
+      static_cast<int>(static_cast<size_t>(trials) * kRanges / std::max(kRanges, ranges_.size()));
   for (const bool maps : {false, true}) {
     Search search{static_cast<size_t>(trials / kWindowsPart), trials};
     for (int depth = 0; depth <= kDepth && (left > 0 || !maps); ++depth) {

@@ -31,8 +31,8 @@ class Layout {
   // Moves, in their order, after which it can. A window is vacated: addresses side by side, so that
   // the fewest bytes move. What is in it moves to free memory elsewhere. If that is in pieces that
   // are too small, they are joined first in the same way, by moving what is smaller. Windows for
-  // which pages have to be mapped come last. Tries at most so many windows, each of which takes
-  // some microseconds of the host's time. Returns none if no way is found.
+  // which pages have to be mapped come last. Tries at most so many windows, and fewer in a large
+  // layout: each takes some microseconds of the host's time. Returns none if no way is found.
   std::vector<Move> join(size_t bytes, size_t left, int trials) const;
 
  private:
