@@ -8,6 +8,8 @@ import pytest
 from child import output, python
 from torch.cuda.lms import environment
 
+pytestmark = pytest.mark.any_tag
+
 PROGRAM = """\
 import json, multiprocessing, sys, warnings
 import torch

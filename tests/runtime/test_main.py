@@ -12,6 +12,8 @@ from child import output, python
 from releases import since
 from torch.cuda.lms.environment import VARIABLES
 
+pytestmark = pytest.mark.any_tag
+
 COMMAND = ("-W", "error", "-m", "torch.cuda.lms")
 
 SAYS = """\

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from child import python
 
+pytestmark = pytest.mark.any_tag
+
 FOUND = 86
 LINE = "LMS oracle: 1 storages were given up with a wrong host copy"
 

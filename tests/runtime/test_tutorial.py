@@ -14,6 +14,8 @@ from cxx import HERE
 from hardware import simulated
 from releases import since
 
+pytestmark = pytest.mark.any_tag
+
 PAGE = HERE.parent.parent / "docs/tutorial.md"
 SMALLER = (
     ("MEMORY = 1 << 30", "MEMORY = 24 << 20"),
