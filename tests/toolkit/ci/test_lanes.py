@@ -27,9 +27,11 @@ tell("-")
 
 # One part waits until it is ended, and the next one waits for it.
 INTERRUPTIBLE = """\
-import sys
+import signal, sys
 from pathlib import Path
 
+# A shell without job control starts what it does not wait for with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 import lanes
 
