@@ -139,7 +139,8 @@ def run_apt(command: list[str], where: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"apt did not finish within {LIMIT_SECONDS} s") from error
     errors = [line for line in done.stderr.splitlines() if line.startswith(("E: ", "Err:"))]
-    if "Mirror sync in progress" in done.stderr:
+    # The index has just been downloaded, so what it names and the mirror lacks is not there yet.
+    if "Mirror sync in progress" in done.stderr or "404  Not Found" in done.stderr:
         raise Inconsistent(f"apt failed: {errors[0] if errors else done.stderr.strip()}")
     if done.returncode != 0 or errors:
         raise Unavailable(f"apt failed: {errors[0] if errors else f'exit {done.returncode}'}")

@@ -84,6 +84,7 @@ def test_no_apt_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("said", "error"),
     [
         ("E: Failed to fetch X  File has unexpected size (1 != 2). Mirror sync in progress?", True),
+        ("E: Failed to fetch X  404  Not Found", True),
         ("E: Unable to locate package X", False),
     ],
 )
