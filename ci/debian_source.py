@@ -12,6 +12,7 @@ prints the path of the tarball. The exit code is 3 if there is no apt or no Debi
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -139,8 +140,10 @@ def run_apt(command: list[str], where: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"apt did not finish within {LIMIT_SECONDS} s") from error
     errors = [line for line in done.stderr.splitlines() if line.startswith(("E: ", "Err:"))]
-    # The index has just been downloaded, so what it names and the mirror lacks is not there yet.
-    if "Mirror sync in progress" in done.stderr or "404  Not Found" in done.stderr:
+    # The index has just been downloaded, so a package that it names and the mirror lacks is not
+    # there yet. An index that is not there is another error.
+    missing = re.search(r"^E: Failed to fetch \S+\.deb +404 ", done.stderr, re.MULTILINE)
+    if "Mirror sync in progress" in done.stderr or missing:
         raise Inconsistent(f"apt failed: {errors[0] if errors else done.stderr.strip()}")
     if done.returncode != 0 or errors:
         raise Unavailable(f"apt failed: {errors[0] if errors else f'exit {done.returncode}'}")

@@ -116,9 +116,9 @@ def try_tags(options: argparse.Namespace) -> int:
     faults = os.environ.get("LMS_FAULTS", "")
     for tag in tags:
         os.environ["LMS_TEST_COMPRESSION"] = "on" if tag == newest else "off"
-        few = runs(tag, registry, options) == PART
-        os.environ["LMS_FAULTS"] = faults or ("few" if few else "some")
-        outcomes.append(try_tag(tag, runs(tag, registry, options)))
+        suites = runs(tag, registry, options)
+        os.environ["LMS_FAULTS"] = faults or ("few" if suites == PART else "some")
+        outcomes.append(try_tag(tag, suites))
         if outcomes[-1].failure:
             print(outcomes[-1].failure, flush=True)
         if options.matrix:

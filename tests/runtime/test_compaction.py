@@ -3,13 +3,13 @@
 import pytest
 import torch
 from conftest import CAPACITY, MIB
+from faults import NOT_READY
 from releases import since
 from simcuda.process import run_sim
 from tensors import evict, floats, managed, pattern, raw_address, stat
 from test_pages import EXPANDABLE
 
 SIZE = 4  # MiB: five of them fill a segment
-NOT_READY = 600  # cudaErrorNotReady
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +46,17 @@ class Counts:
         return tuple(now - before for now, before in zip(self.now(), self.before, strict=True))
 
 
-def scattered() -> tuple[list[torch.Tensor], list[int]]:
-    """12 of 15 tensors: in each segment, one is missing between others. 4 MiB more are free on the
-    device, and the request of 8 MiB that follows needs two places side by side."""
-    tensors = fill()
-    starts = [int(tensor[0]) for tensor in tensors]
+def scatter(tensors: list[torch.Tensor], starts: list[int]) -> None:
+    """Leaves 12 of 15 tensors: in each segment, one is missing between others. 4 MiB more are free
+    on the device, and a request of 8 MiB needs two places side by side."""
     for i in (12, 7, 2):
         del tensors[i], starts[i]
+
+
+def scattered() -> tuple[list[torch.Tensor], list[int]]:
+    tensors = fill()
+    starts = [int(tensor[0]) for tensor in tensors]
+    scatter(tensors, starts)
     return tensors, starts
 
 
@@ -165,8 +169,7 @@ def test_what_is_still_being_paged_in_moves_if_nothing_else_can(device):
         pass  # only this stream waits for the copies
     order = sorted(range(15), key=lambda i: raw_address(tensors[i]))
     tensors, starts = [tensors[i] for i in order], [starts[i] for i in order]
-    for i in (12, 7, 2):
-        del tensors[i], starts[i]
+    scatter(tensors, starts)
     counts = Counts()
     device.fault("cudaEventQuery", error=NOT_READY, from_=True)
     wide = torch.full((floats(2 * SIZE),), 7.0, device="cuda")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import unseen
-from conftest import DEVICE, MIB
+from conftest import DEVICE, MIB, ON_HARDWARE
 from hardware import simulated
 from held import wait_for
 from releases import since
@@ -79,7 +79,8 @@ def expected(iterations: int, **program: Any) -> list[float]:
 def test_an_iteration_that_repeats_is_planned():
     losses = expected(9)
     assert train(9) == losses
-    assert 1 <= stat("plans") <= 2  # a second one may use more of the limit, or less
+    # On a GPU, a second one may follow, which uses another part of the limit.
+    assert stat("plans") == 1 or (ON_HARDWARE and stat("plans") == 2)
     assert stat("planned_iterations") >= 4
     assert stat("plan_departures") == 0
     assert stat("copied_ahead_count") > 0

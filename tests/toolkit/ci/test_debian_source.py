@@ -84,7 +84,8 @@ def test_no_apt_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("said", "error"),
     [
         ("E: Failed to fetch X  File has unexpected size (1 != 2). Mirror sync in progress?", True),
-        ("E: Failed to fetch X  404  Not Found", True),
+        ("E: Failed to fetch http://x/X_1_all.deb  404  Not Found [IP: 1.2.3.4 80]", True),
+        ("E: Failed to fetch http://x/Packages.xz  404  Not Found [IP: 1.2.3.4 80]", False),
         ("E: Unable to locate package X", False),
     ],
 )

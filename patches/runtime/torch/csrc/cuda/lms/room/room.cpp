@@ -95,7 +95,6 @@ at::DataPtr Room::allocate(size_t bytes) {
         return memory;
       }
       const Lock lock;
-      limit_.cap().close();
       mover_.taken(memory.get(), bytes);
       if (!managed) {
         keep_to_limit();
@@ -122,7 +121,6 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
     try {
       void* const memory = native_.raw_allocate(bytes, stream);
       const Lock lock;
-      limit_.cap().close();
       mover_.taken(memory, bytes);
       if (large) {
         recorders_.workspace(bytes);
@@ -145,7 +143,6 @@ at::DataPtr Room::obtain(size_t bytes) {
     try {
       at::DataPtr memory = native_.allocate(bytes);
       try {
-        limit_.cap().close();
         served(request.source);
       } catch (const c10::Error&) {
         Lock::drop_later(std::move(memory));
@@ -650,8 +647,9 @@ bool Room::keeps_to_limit() const {
 }
 
 // Called after each request: the memory in use is within the limit then, if that is possible. Keeps
-// the reserved memory within it, too.
+// the reserved memory within it, too. Ends what make_piece() has opened for the request.
 void Room::keep_to_limit() {
+  limit_.cap().close();
   if (!keeps_to_limit() || settings_.late || attention_.counting()) {
     return;
   }
