@@ -44,6 +44,7 @@ PEER_ITERATIONS = 8
 COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
 COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
 COUNTS += ("compressed_bytes", "compressed_written_bytes")
+REPEATED = "num_alloc_retries"  # of PyTorch's allocator: found no memory, freed what it had cached
 
 
 class Training:
@@ -81,15 +82,15 @@ def run(
     torch.cuda.synchronize()
     began = time.perf_counter()
     for k in range(iterations):
-        before = torch.cuda.lms.stats() if lms else {}
+        before = counted(lms)
         loss = training.step()
         host.append((time.perf_counter() - began) * 1e3)
         losses.append(loss.item().hex())
         ended = time.perf_counter()
         milliseconds.append((ended - began) * 1e3)
         began = ended
-        after = torch.cuda.lms.stats() if lms else {}
-        counts.append({name: after.get(name, 0) - before.get(name, 0) for name in COUNTS})
+        after = counted(lms)
+        counts.append({name: after[name] - before[name] for name in after})
         reserved = max(reserved, torch.cuda.max_memory_reserved())
         if k == 1:
             torch.cuda.reset_peak_memory_stats()
@@ -105,6 +106,15 @@ def run(
     gc.collect()
     torch.cuda.empty_cache()
     return result
+
+
+def counted(lms: bool) -> dict[str, int]:
+    """What LMS has counted, and the requests that PyTorch's allocator repeated."""
+    import torch
+
+    values = torch.cuda.lms.stats() if lms else {}
+    values = {name: values.get(name, 0) for name in COUNTS}
+    return {**values, REPEATED: torch.cuda.memory_stats().get(REPEATED, 0)}
 
 
 def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict[str, Any]:
@@ -201,7 +211,8 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         known = {"limit GB": limit, "mode": row["mode"], "losses": row["error"]}
         return {**dict.fromkeys(cells(found, reference, kept), ""), **known}
     time = statistics.median(row["milliseconds"][-kept:])
-    count = row["counts"][-1] if row["counts"] else dict.fromkeys(COUNTS, 0)
+    count = row["counts"][-1]
+    repeated = [count[REPEATED] for count in row["counts"][-kept:]]
     bound = found["bounds"].get(str(row.get("limit")), 0) * 1e3
     return {
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
@@ -219,6 +230,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         "planned": str(sum(c["planned_iterations"] for c in row["counts"])),
         "departed": str(sum(c["plan_departures"] for c in row["counts"])),
         "fetches ahead": f"{count['prefetch_count']} of {count['page_in_count']}",
+        "repeated requests": f"{min(repeated)} to {max(repeated)}",
         "losses": losses(row["losses"], reference["losses"]),
     }
 

@@ -150,3 +150,25 @@ def test_a_page_in_does_not_wait_for_what_is_queued_later(device):
     unknown = recorded(device, lambda: x.add_(1))
     assert stat("page_in_count") == 2
     assert known == unknown - 1
+
+
+def waits_of_page_outs(device, mib):
+    """How often a stream waits for another one in four page-outs that follow one of 8 MiB."""
+    first = managed(pattern(8))
+    evict()
+    tensors = [managed(pattern(mib, start=k)) for k in range(4)]
+    device.reset_counts()
+    evict()
+    waits = device.count("cudaStreamWaitEvent")
+    expected = [pattern(mib, start=k, device="cpu") for k in range(4)]
+    assert all(map(torch.equal, (x.cpu() for x in tensors), expected))
+    assert torch.equal(first.cpu(), pattern(8, device="cpu"))
+    return waits
+
+
+def test_the_copies_to_the_host_take_turns_on_two_streams(device):
+    """So a copy of the program does not have to wait for all that are queued.
+
+    A turn ends with the copy that makes 8 MiB: there are four, and one for the small tensors.
+    """
+    assert waits_of_page_outs(device, 8) - waits_of_page_outs(device, 2) == 3

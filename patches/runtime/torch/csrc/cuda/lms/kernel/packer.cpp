@@ -1,7 +1,7 @@
 #include <torch/csrc/cuda/lms/kernel/packer.h>
 
-#include <torch/csrc/cuda/lms/kernel/own_stream.h>
 #include <torch/csrc/cuda/lms/kernel/pinned.h>
+#include <torch/csrc/cuda/lms/stream/own_stream.h>
 
 #include <c10/cuda/CUDAException.h>
 

@@ -1,6 +1,6 @@
 #include <torch/csrc/cuda/lms/kernel/zeroed.h>
 
-#include <torch/csrc/cuda/lms/kernel/own_stream.h>
+#include <torch/csrc/cuda/lms/stream/own_stream.h>
 
 #include <c10/cuda/CUDAException.h>
 

@@ -241,6 +241,11 @@ size_t Mover::copy_bytes(const Block& block) const {
   return share < 1 ? static_cast<size_t>(share * static_cast<double>(block.size)) : 0;
 }
 
+Transfer::Engine Mover::engine_of(const Block& block) {
+  const bool packed = block.host.packed != codec::Kind::None;
+  return packed ? Transfer::Engine::Kernels : Transfer::Engine::Copies;
+}
+
 // Begins the range in which the profiler shows a transfer of the block. The name and the values are
 // what torch.cuda.lms.integrations.profiler reads.
 void Mover::show(compat::Range& range, const char* transfer, const Block& block) const {
@@ -268,7 +273,7 @@ void Mover::show(compat::Range& range, const char* transfer, const Block& block)
 void Mover::copy_out(Block& block) {
   compat::Range range;
   show(range, "page-out", block);
-  block.left = transfer_.page_out(copy_bytes(block), [&](cudaStream_t stream) {
+  block.left = transfer_.page_out(engine_of(block), copy_bytes(block), [&](cudaStream_t stream) {
     if (block.host.packed != codec::Kind::None) {
       packing_.pack(block, stream);
     } else {
@@ -282,7 +287,7 @@ void Mover::copy_out(Block& block) {
 void Mover::copy_in(Block& block, void* memory) {
   compat::Range range;
   show(range, "page-in", block);
-  block.arrived = transfer_.page_in(copy_bytes(block), [&](cudaStream_t stream) {
+  block.arrived = transfer_.page_in(engine_of(block), copy_bytes(block), [&](cudaStream_t stream) {
     if (block.host.packed != codec::Kind::None) {
       packing_.unpack(block, memory, stream);
       checker_.arrived(*block.host.hash, memory, block.size, stream);

@@ -255,6 +255,7 @@ class Mover {
   void copy_out(Block& block);
   void copy_in(Block& block, void* memory);
   size_t copy_bytes(const Block& block) const;
+  static Transfer::Engine engine_of(const Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
   void leave_memory(const Block& block, EventRef last_use);
   void leave_strays(const Block& block, bool captured);

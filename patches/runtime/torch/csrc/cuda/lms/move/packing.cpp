@@ -1,7 +1,7 @@
 #include <torch/csrc/cuda/lms/move/packing.h>
 
-#include <torch/csrc/cuda/lms/kernel/own_stream.h>
 #include <torch/csrc/cuda/lms/kernel/pinned.h>
+#include <torch/csrc/cuda/lms/stream/own_stream.h>
 
 #include <algorithm>
 #include <cstring>

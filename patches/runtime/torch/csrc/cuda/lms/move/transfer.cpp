@@ -2,25 +2,12 @@
 
 namespace torch::cuda::lms {
 
-// The streams are never destroyed, because storages outlive static destructors.
-Transfer::Transfer() {
+// That of kernels: those that compress must not wait until compute's have no more to do.
+int Transfer::priority() {
   int lowest = 0;
   int highest = 0;
   C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  try {
-    // Non-blocking, so that the legacy default stream does not wait for transfers. The priority is
-    // that of kernels: those that compress must not wait until compute's have no more to do.
-    for (cudaStream_t* const stream : {&out_, &in_, &ahead_}) {
-      C10_CUDA_CHECK(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest));
-    }
-  } catch (const c10::Error&) {
-    for (const cudaStream_t stream : {out_, in_}) {
-      if (stream) {
-        (void)cudaStreamDestroy(stream); // the next allocation tries again
-      }
-    }
-    throw;
-  }
+  return highest;
 }
 
 void Transfer::copy_out(

@@ -3,6 +3,8 @@
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/move/meter.h>
 #include <torch/csrc/cuda/lms/stream/event.h>
+#include <torch/csrc/cuda/lms/stream/own_stream.h>
+#include <torch/csrc/cuda/lms/stream/relay.h>
 
 #include <cstddef>
 
@@ -14,30 +16,37 @@ namespace torch::cuda::lms {
 // every call.
 class Transfer {
  public:
-  Transfer();
+  Transfer() : Transfer(priority()) {}
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
   cudaStream_t out() const {
-    return out_;
+    return out_.stream();
   }
   cudaStream_t in() const {
-    return in_;
+    return in_.stream();
   }
   cudaStream_t ahead() const {
     return ahead_;
   }
 
+  // What moves the bytes. The program's copies wait for other copies only. Kernels take no turns,
+  // because a kernel that has to wait for another stream starts later, when compute's kernels have
+  // taken all multiprocessors: compressed iterations took 13 to 18 % longer on an H200.
+  enum class Engine { Copies, Kernels };
+
+  // Work that follows a call of page_out() or page_in() needs a new call of out() or in().
+  //
   // Each function calls copy(stream), which issues a transfer on the stream, and returns an event
   // that is complete when the transfer is. Throws what copy() throws; some of the transfer may have
   // been issued then. `bytes` is what a copy would move in the same time; 0 if that is not known.
   template <typename Copy>
-  EventRef page_out(size_t bytes, Copy copy) {
-    return transfer(out_, out_meter_, bytes, copy);
+  EventRef page_out(Engine engine, size_t bytes, Copy copy) {
+    return transfer(out_, out_meter_, engine, bytes, copy);
   }
   template <typename Copy>
-  EventRef page_in(size_t bytes, Copy copy) {
-    return transfer(in_, in_meter_, bytes, copy);
+  EventRef page_in(Engine engine, size_t bytes, Copy copy) {
+    return transfer(in_, in_meter_, engine, bytes, copy);
   }
 
   // Issue one copy per part of the buffer. Throw c10::Error if CUDA refuses.
@@ -59,17 +68,25 @@ class Transfer {
   }
 
  private:
+  explicit Transfer(int priority) : out_(priority), in_(priority), ahead_(priority) {}
+
+  static int priority();
+
   template <typename Copy>
-  EventRef transfer(cudaStream_t stream, Meter& meter, size_t bytes, Copy copy) {
+  EventRef transfer(Relay& relay, Meter& meter, Engine engine, size_t bytes, Copy copy) {
+    if (engine == Engine::Copies) {
+      relay.next(bytes);
+    }
+    const cudaStream_t stream = relay.stream();
     meter.begins(stream, bytes);
     copy(stream);
     meter.ends(stream);
     return events_.record(stream);
   }
 
-  cudaStream_t out_ = nullptr;
-  cudaStream_t in_ = nullptr;
-  cudaStream_t ahead_ = nullptr;
+  Relay out_;
+  Relay in_;
+  OwnStream ahead_;
   Meter out_meter_;
   Meter in_meter_;
   EventPool events_;

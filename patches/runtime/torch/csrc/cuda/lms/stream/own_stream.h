@@ -5,12 +5,13 @@
 
 namespace torch::cuda::lms {
 
-// A separate stream, so that waiting for it waits for no other work. The destructor waits for its
-// work, because what the work uses may be freed next.
+// A separate stream, so that waiting for it waits for no other work; not even the legacy default
+// stream does. The destructor waits for its work, because what the work uses may be freed next.
 class OwnStream {
  public:
-  OwnStream() {
-    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  // The lower the number, the higher the priority. 0 is the lowest.
+  explicit OwnStream(int priority = 0) {
+    C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
   }
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
