@@ -59,10 +59,10 @@ class Durations:
         self._device.takes(stream.cuda_stream, number, seconds * self.scale, HOST_SECONDS)
 
 
-def without_computing(durations: Durations, workspace: int) -> Any:
+def without_computing(durations: Durations, workspace: float) -> Any:
     """A mode in which operators on CUDA tensors allocate their outputs, and do no more.
 
-    A convolution allocates so many bytes for itself, too.
+    A convolution allocates a workspace, too: so many times the bytes of its tensors.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -94,9 +94,10 @@ def without_computing(durations: Durations, workspace: int) -> Any:
             if func is aten._local_scalar_dense.default:
                 return 1.0
             result = self._result(func, args, kwargs, made)
-            if workspace and "convolution" in func._schema.name:
-                torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(workspace))
             used = [x for x in (*leaves, *tree_leaves(result)) if isinstance(x, torch.Tensor)]
+            if workspace and "convolution" in func._schema.name:
+                size = int(workspace * sum(x.numel() * x.element_size() for x in used))
+                torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(size))
             durations.spend(func, args, kwargs, result, used)
             return result
 
@@ -117,7 +118,7 @@ def without_computing(durations: Durations, workspace: int) -> Any:
 
 
 def rehearse(
-    device: Any, name: str, part: float, iterations: int, workspace: int, planned: bool
+    device: Any, name: str, part: float, iterations: int, workspace: float, planned: bool
 ) -> None:
     import torch
     from planned import Training
@@ -180,7 +181,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--iterations", type=int, default=12, metavar="N")
     parser.add_argument("--on-demand", action="store_true", help="without plans")
     parser.add_argument(
-        "--workspace", type=int, default=0, metavar="BYTES", help="of each convolution"
+        "--workspace",
+        type=float,
+        default=0,
+        metavar="PART",
+        help="of each convolution, as a part of the bytes of its tensors",
     )
     parser.add_argument("--fixed-segments", action="store_true", help="not expandable ones")
     options = parser.parse_args(arguments)
