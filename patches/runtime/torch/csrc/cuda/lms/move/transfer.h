@@ -32,7 +32,7 @@ class Transfer {
 
   // What moves the bytes. The program's copies wait for other copies only. Kernels take no turns,
   // because a kernel that has to wait for another stream starts later, when compute's kernels have
-  // taken all multiprocessors: compressed iterations took 13 to 18 % longer on an H200.
+  // taken all multiprocessors: compressed iterations took 12 to 16 % longer on an H200.
   enum class Engine { Copies, Kernels };
 
   // Work that follows a call of page_out() or page_in() needs a new call of out() or in().
