@@ -62,8 +62,6 @@ def measure(
 
 
 def main() -> int:
-    import torch
-
     for name, value in machine.describe().items():
         print(f"{name}: {value}")
     print("| MiB of a copy | streams | in turns | priority | item() ms | GB/s |")
@@ -76,8 +74,6 @@ def main() -> int:
         how = "yes" if turns else "no"
         rate = TOTAL / total / 1e9
         print(f"| {size} | {number} | {how} | {priority} | {item * 1e3:.2f} | {rate:.1f} |")
-    del buffers
-    torch.cuda.empty_cache()
     return 0
 
 

@@ -18,8 +18,6 @@ import argparse
 import collections
 import gzip
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +26,7 @@ from typing import Any
 import determinism
 import machine
 import report
-from planned import REPEATED, Training, counted
+from planned import REPEATED, Training, apart, counted
 from workloads import WORKLOADS
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -154,14 +152,14 @@ def measure(name: str, part: float, iterations: int, folder: Path) -> dict[str, 
     training = Training(workload)
     for _ in range(iterations):
         training.step().item()
-    before, lms = counted(True), torch.cuda.lms.stats()
+    before = torch.cuda.lms.stats() | counted(True)
     events = profiled(training, folder / f"{name}-planned.json.gz")
-    after, then = counted(True), torch.cuda.lms.stats()
+    after = torch.cuda.lms.stats() | counted(True)
     found["planned"] = {**summary(events), REPEATED: after[REPEATED] - before[REPEATED]}
     found["planned"]["stats"] = {
-        key: value - lms[key]
-        for key, value in then.items()
-        if isinstance(value, int) and not key.endswith("_peak") and value != lms[key]
+        key: value - before[key]
+        for key, value in after.items()
+        if isinstance(value, int) and not key.endswith("_peak") and value != before[key]
     }
     return found
 
@@ -175,28 +173,21 @@ def main() -> int:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--part", type=float, help="of the peak (default: each workload's first)")
     parser.add_argument("--measure", choices=WORKLOADS, help=argparse.SUPPRESS)
+    parser.add_argument("--traces", type=Path, help=argparse.SUPPRESS)  # with --measure
     arguments = parser.parse_args()
     if arguments.measure:
-        found = measure(
-            arguments.measure, arguments.part, arguments.iterations, arguments.out.parent
-        )
-        arguments.out.write_text(json.dumps(found))
+        name, part, iterations = arguments.measure, arguments.part, arguments.iterations
+        arguments.out.write_text(json.dumps(measure(name, part, iterations, arguments.traces)))
         return 0
     rows, data = [], {}
     arguments.out.mkdir(parents=True, exist_ok=True)
-    environment = {
-        **os.environ,
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
     for name in arguments.workloads:
         part = arguments.part or WORKLOADS[name].limits[0]
-        result = arguments.out / f"{name}.json"
-        options = ["--measure", name, "--part", str(part), "--out", str(result)]
-        options += ["--iterations", str(arguments.iterations)]
-        subprocess.run([sys.executable, __file__, *options], env=environment, check=True)
-        data[name] = json.loads(result.read_text())
-        result.unlink()
+        options = ["--part", str(part), "--iterations", str(arguments.iterations)]
+        options += ["--traces", str(arguments.out)]
+        data[name] = apart(__file__, "--measure", name, *options)
+        if data[name] is None:
+            return 1
         for mode, found in data[name].items():
             numbers = ("ms", "kernels", "event", "host", "event, short", "host, short")
             rows.append(

@@ -80,9 +80,9 @@ def run(
     training = Training(workload, peer)
     milliseconds, host, losses, counts, reserved = [], [], [], [], 0
     torch.cuda.synchronize()
+    before = counted(lms)
     began = time.perf_counter()
     for k in range(iterations):
-        before = counted(lms)
         loss = training.step()
         host.append((time.perf_counter() - began) * 1e3)
         losses.append(loss.item().hex())
@@ -91,6 +91,7 @@ def run(
         began = ended
         after = counted(lms)
         counts.append({name: after[name] - before[name] for name in after})
+        before = after
         reserved = max(reserved, torch.cuda.max_memory_reserved())
         if k == 1:
             torch.cuda.reset_peak_memory_stats()
@@ -114,7 +115,7 @@ def counted(lms: bool) -> dict[str, int]:
 
     values = torch.cuda.lms.stats() if lms else {}
     values = {name: values.get(name, 0) for name in COUNTS}
-    return {**values, REPEATED: torch.cuda.memory_stats().get(REPEATED, 0)}
+    return {**values, REPEATED: torch.cuda.memory_stats_as_nested_dict().get(REPEATED, 0)}
 
 
 def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict[str, Any]:
@@ -212,7 +213,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         return {**dict.fromkeys(cells(found, reference, kept), ""), **known}
     time = statistics.median(row["milliseconds"][-kept:])
     count = row["counts"][-1]
-    repeated = [count[REPEATED] for count in row["counts"][-kept:]]
+    repeated = [c[REPEATED] for c in row["counts"][-kept:]]
     bound = found["bounds"].get(str(row.get("limit")), 0) * 1e3
     return {
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
@@ -247,8 +248,8 @@ def compressed(count: dict[str, int]) -> str:
     return f"{count['compressed_bytes'] / GB:.2f} GB to {left:.2f}"
 
 
-def apart(*arguments: str) -> Any:
-    """What this program measures in a process of its own; None if it fails."""
+def apart(program: str, *arguments: str) -> Any:
+    """What the program measures in a process of its own; None if it fails."""
     environment = {
         **os.environ,
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
@@ -256,7 +257,7 @@ def apart(*arguments: str) -> Any:
     }
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "row.json")
-        command = [sys.executable, __file__, "--out", str(result), *arguments]
+        command = [sys.executable, program, "--out", str(result), *arguments]
         done = subprocess.run(command, env=environment)
         return json.loads(result.read_text()) if done.returncode == 0 else None
 
@@ -264,10 +265,11 @@ def apart(*arguments: str) -> Any:
 def workload_in_modes(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any] | None:
     """measure(), with the peers' rows at each limit; None if it fails."""
     common = ("--measure", name, "--iterations", str(iterations))
-    found = apart(*common, "--modes", *(mode for mode in modes if mode not in PEERS))
+    found = apart(__file__, *common, "--modes", *(mode for mode in modes if mode not in PEERS))
     for limit in map(int, found["bounds"] if found else ()):
         for mode in (mode for mode in modes if mode in PEERS):
-            result = apart(*common, "--modes", mode, "--limit", str(limit)) or {"error": "failed"}
+            peer = ("--modes", mode, "--limit", str(limit))
+            result = apart(__file__, *common, *peer) or {"error": "failed"}
             found["rows"].append({**result, "limit": limit, "mode": mode})
             times = [result["error"]] if "error" in result else map(int, result["milliseconds"])
             print(name, limit, mode, *times, file=sys.stderr, flush=True)

@@ -52,11 +52,14 @@ class Durations:
     def spend(self, func: Any, args: Any, kwargs: Any, result: Any, tensors: Sequence[Any]) -> None:
         import torch
 
-        bytes_used = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        seconds = self._cost.seconds_of(self._gpu, func, args, kwargs, result, bytes_used)
+        seconds = self._cost.seconds_of(self._gpu, func, args, kwargs, result, bytes_of(tensors))
         stream = torch.cuda.current_stream()
         number = stream.device.index
         self._device.takes(stream.cuda_stream, number, seconds * self.scale, HOST_SECONDS)
+
+
+def bytes_of(tensors: Sequence[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def without_computing(durations: Durations, workspace: float) -> Any:
@@ -96,7 +99,7 @@ def without_computing(durations: Durations, workspace: float) -> Any:
             result = self._result(func, args, kwargs, made)
             used = [x for x in (*leaves, *tree_leaves(result)) if isinstance(x, torch.Tensor)]
             if workspace and "convolution" in func._schema.name:
-                size = int(workspace * sum(x.numel() * x.element_size() for x in used))
+                size = int(workspace * bytes_of(used))
                 torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(size))
             durations.spend(func, args, kwargs, result, used)
             return result

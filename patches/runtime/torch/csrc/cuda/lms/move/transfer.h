@@ -11,7 +11,7 @@
 namespace torch::cuda::lms {
 
 // The streams for the transfers of one device. Page-outs and page-ins run at the same time, each in
-// their own order. Hashes are computed on a third stream, while earlier blocks are copied and
+// their own order. Hashes are computed on another stream, while earlier blocks are copied and
 // queued compute runs, so that copies do not have to wait for them. The device must be current for
 // every call.
 class Transfer {
