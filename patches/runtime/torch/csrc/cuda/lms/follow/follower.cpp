@@ -382,8 +382,8 @@ void Follower::take_plan() {
       plan.prediction.seconds,
       plan.bound.seconds,
       script.trace().seconds(),
-      mover_.out_rate() * 1e-9,
-      mover_.in_rate() * 1e-9,
+      mover_.out_rate(script.asked_to_compress()) * 1e-9,
+      mover_.in_rate(script.asked_to_compress()) * 1e-9,
       script.asked_to_compress() && plan.compressed ? ", compressed" : "");
   if (plan.problem.empty()) {
     script.set(std::move(plan));
@@ -410,11 +410,7 @@ void Follower::make_plans() {
   if (planning_.done()) {
     take_plan();
   }
-  plan::Machine machine;
-  machine.out_rate = mover_.out_rate();
-  machine.in_rate = mover_.in_rate();
-  machine.overhead = kOverhead;
-  if (machine.out_rate <= 0 || machine.in_rate <= 0) {
+  if (mover_.out_rate(false) <= 0 || mover_.in_rate(false) <= 0) {
     return;
   }
   for (const auto& script : scripts_) {
@@ -429,6 +425,10 @@ void Follower::make_plans() {
     if (!planning_.busy() && script->trace().size() > 0 &&
         (std::abs(change) > kChange * static_cast<double>(wanted) ||
          compress != script->asked_to_compress())) {
+      plan::Machine machine;
+      machine.out_rate = mover_.out_rate(compress);
+      machine.in_rate = mover_.in_rate(compress);
+      machine.overhead = kOverhead;
       machine.limit = script->ask(wanted, compress);
       set_shares(*script, compress);
       being_planned_ = script.get();

@@ -1,8 +1,6 @@
 #include <torch/csrc/cuda/lms/move/meter.h>
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -42,20 +40,11 @@ double Meter::rate() {
       (void)cudaGetLastError();
     }
     if (seconds > 0) {
-      rates_.push_back(static_cast<double>(sample.bytes) / seconds);
-    }
-    if (rates_.size() > kRates) {
-      rates_.pop_front();
+      rates_.add(sample.bytes, seconds);
     }
     pending_.pop_front();
   }
-  if (rates_.empty()) {
-    return 0;
-  }
-  std::vector<double> rates(rates_.begin(), rates_.end());
-  const auto median = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
-  std::nth_element(rates.begin(), median, rates.end());
-  return *median;
+  return rates_.median();
 }
 
 } // namespace torch::cuda::lms

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/move/rates.h>
 #include <torch/csrc/cuda/lms/stream/event.h>
 
 #include <cuda_runtime_api.h>
@@ -19,7 +20,7 @@ class Meter {
   void begins(cudaStream_t stream, size_t bytes);
   void ends(cudaStream_t stream);
 
-  // Bytes per second: the median of the transfers that were measured last; 0 if none was.
+  // Bytes per second, as Rates::median(); 0 if nothing was measured.
   double rate();
 
  private:
@@ -32,10 +33,9 @@ class Meter {
   // Smaller transfers are measured only if there were no others: an event takes time, too.
   static constexpr size_t kSmallest = size_t(1) << 20; // bytes
   static constexpr size_t kPending = 32; // samples
-  static constexpr size_t kRates = 63; // samples
 
   std::deque<Sample> pending_;
-  std::deque<double> rates_; // bytes per second
+  Rates rates_;
 };
 
 } // namespace torch::cuda::lms

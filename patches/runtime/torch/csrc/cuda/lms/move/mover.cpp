@@ -242,8 +242,7 @@ size_t Mover::copy_bytes(const Block& block) const {
 }
 
 Transfer::Engine Mover::engine_of(const Block& block) {
-  const bool packed = block.host.packed != codec::Kind::None;
-  return packed ? Transfer::Engine::Kernels : Transfer::Engine::Copies;
+  return engine(block.host.packed != codec::Kind::None);
 }
 
 // Begins the range in which the profiler shows a transfer of the block. The name and the values are

@@ -129,12 +129,13 @@ class Mover {
     freed_.forget();
   }
 
-  // How fast page-outs and page-ins are, in bytes per second; 0 if not known yet.
-  double out_rate() {
-    return transfer_.out_rate();
+  // How fast page-outs and page-ins are, in bytes per second: of blocks that are compressed or not,
+  // if some were, else of all; 0 if not known yet.
+  double out_rate(bool compressed) {
+    return transfer_.out_rate(engine(compressed));
   }
-  double in_rate() {
-    return transfer_.in_rate();
+  double in_rate(bool compressed) {
+    return transfer_.in_rate(engine(compressed));
   }
 
   // ---- release ----
@@ -255,6 +256,9 @@ class Mover {
   void copy_out(Block& block);
   void copy_in(Block& block, void* memory);
   size_t copy_bytes(const Block& block) const;
+  static Transfer::Engine engine(bool compressed) {
+    return compressed ? Transfer::Engine::Kernels : Transfer::Engine::Copies;
+  }
   static Transfer::Engine engine_of(const Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
   void leave_memory(const Block& block, EventRef last_use);

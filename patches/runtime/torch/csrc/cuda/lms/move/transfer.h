@@ -6,6 +6,7 @@
 #include <torch/csrc/cuda/lms/stream/own_stream.h>
 #include <torch/csrc/cuda/lms/stream/relay.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace torch::cuda::lms {
@@ -21,10 +22,10 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
 
   cudaStream_t out() const {
-    return out_.stream();
+    return out_.relay.stream();
   }
   cudaStream_t in() const {
-    return in_.stream();
+    return in_.relay.stream();
   }
   cudaStream_t ahead() const {
     return ahead_;
@@ -42,11 +43,11 @@ class Transfer {
   // been issued then. `bytes` is what a copy would move in the same time; 0 if that is not known.
   template <typename Copy>
   EventRef page_out(Engine engine, size_t bytes, Copy copy) {
-    return transfer(out_, out_meter_, engine, bytes, copy);
+    return transfer(out_, engine, bytes, copy);
   }
   template <typename Copy>
   EventRef page_in(Engine engine, size_t bytes, Copy copy) {
-    return transfer(in_, in_meter_, engine, bytes, copy);
+    return transfer(in_, engine, bytes, copy);
   }
 
   // Issue one copy per part of the buffer. Throw c10::Error if CUDA refuses.
@@ -54,12 +55,13 @@ class Transfer {
   copy_out(const HostBuffer& host, const void* device, size_t bytes, cudaStream_t stream);
   static void copy_in(void* device, const HostBuffer& host, size_t bytes, cudaStream_t stream);
 
-  // How fast the two directions are, in bytes per second; 0 if not known yet.
-  double out_rate() {
-    return out_meter_.rate();
+  // How fast the two directions are, in bytes per second: with this engine if it has been used,
+  // else with the other; 0 if not known yet.
+  double out_rate(Engine engine) {
+    return out_.rate(engine);
   }
-  double in_rate() {
-    return in_meter_.rate();
+  double in_rate(Engine engine) {
+    return in_.rate(engine);
   }
 
   // The pool for events of this device.
@@ -68,27 +70,41 @@ class Transfer {
   }
 
  private:
+  struct Direction {
+    explicit Direction(int priority) : relay(priority) {}
+
+    Meter& meter(Engine engine) {
+      return engine == Engine::Copies ? copies : kernels;
+    }
+    double rate(Engine engine) {
+      const double rate = meter(engine).rate();
+      return rate > 0 ? rate : std::max(copies.rate(), kernels.rate());
+    }
+
+    Relay relay;
+    Meter copies;
+    Meter kernels;
+  };
+
   explicit Transfer(int priority) : out_(priority), in_(priority), ahead_(priority) {}
 
   static int priority();
 
   template <typename Copy>
-  EventRef transfer(Relay& relay, Meter& meter, Engine engine, size_t bytes, Copy copy) {
+  EventRef transfer(Direction& direction, Engine engine, size_t bytes, Copy copy) {
     if (engine == Engine::Copies) {
-      relay.next(bytes);
+      direction.relay.next(bytes);
     }
-    const cudaStream_t stream = relay.stream();
-    meter.begins(stream, bytes);
+    const cudaStream_t stream = direction.relay.stream();
+    direction.meter(engine).begins(stream, bytes);
     copy(stream);
-    meter.ends(stream);
+    direction.meter(engine).ends(stream);
     return events_.record(stream);
   }
 
-  Relay out_;
-  Relay in_;
+  Direction out_;
+  Direction in_;
   OwnStream ahead_;
-  Meter out_meter_;
-  Meter in_meter_;
   EventPool events_;
 };
 

@@ -1,0 +1,38 @@
+"""How fast transfers are taken to be."""
+
+from __future__ import annotations
+
+import pytest
+from cxx import HERE, compile_cxx, run_cxx
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    program = tmp_path_factory.mktemp("rates") / "rates"
+    compile_cxx(HERE / "rates.cpp", program)
+    return program
+
+
+def median(program, *transfers):
+    words = [str(word) for transfer in transfers for word in transfer]
+    return float(run_cxx(program, *words))
+
+
+def test_nothing_is_known_at_first(program):
+    assert median(program) == 0
+
+
+def test_the_slowest_and_the_fastest_do_not_count(program):
+    assert median(program, (MIB, 1), (MIB, 0.125), (MIB, 0.25)) == 4 * MIB
+
+
+def test_many_small_transfers_count_as_their_bytes_do(program):
+    """Each takes some microseconds more than its bytes need."""
+    small = [(MIB, 0.5)] * 20
+    assert median(program, (64 * MIB, 16), *small) == 4 * MIB
+
+
+def test_old_transfers_are_forgotten(program):
+    assert median(program, (MIB << 10, 1), *[(MIB, 1)] * 63) == MIB
