@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import CAPACITY, MIB
 from faults import NOT_READY
+from hardware import simulated
 from releases import since
 from simcuda.process import run_sim
 from tensors import evict, floats, managed, pattern, raw_address, stat
@@ -215,22 +216,96 @@ def lay_out(*segments: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         (("6f 8 6x", "6f 2 6x 6x", "3f 8x 9x"), 12, 2),
         # The piece that is made for the 4 is beside the place that the 7 has left.
         (("2 2f 7 4 5f", "7f 6x 7x", "3f 8x 9x"), 16, 3),
-        # There is no place for the 2.
-        (("6f 8 6x", "6f 2 6x 6x", "3x 8x 9x"), 12, 0),
     ],
 )
 def test_what_is_smaller_moves_first(segments, size, moves):
     """What is in the way fits nowhere before other free memory is joined in the same way."""
+    assert request(segments, size) == ((moves, 0, 0), [])
+
+
+@pytest.mark.parametrize(
+    ("segments", "size", "moves", "out"),
+    [
+        # There is no place for the 2, which would have to move before the 8.
+        (("6f 8 6x", "6f 2 6x 6x", "3x 8x 9x"), 12, 0, [8]),
+        # The 2 moves.
+        (("6f 8 2 4x", "4f 10x 6x", "3x 8x 9x"), 16, 1, [8]),
+        # The 7 is smaller.
+        (("6f 8 6x", "6f 7 7x", "3x 8x 9x"), 12, 0, [7]),
+    ],
+)
+def test_what_can_move_nowhere_is_paged_out(segments, size, moves, out):
+    """The native allocator does not fail first."""
+    assert request(segments, size) == ((moves, len(out), 0), out)
+
+
+def test_nothing_as_large_as_the_request_is_paged_out_for_it():
+    """The native allocator can do better."""
+    (_, _, failures), _ = request(("2f 9 9x", "6f 6x 8x", "3x 8x 9x"), 8)
+    assert failures > 0
+
+
+@since((2, 1), "hooks of all optimizers")
+@pytest.mark.parametrize("soon", [False, True])
+def test_what_is_needed_soon_stays(soon):
+    """If a plan says so. Otherwise what is smaller leaves."""
+    (eight, seven), held = lay_out("6f 8 6x", "6f 7 7x", "3x 8x 9x")
+
+    def iteration() -> None:
+        (seven if soon else eight).add_(1)
+        for _ in range(20):
+            held[0].add_(1)
+        (eight if soon else seven).add_(1)
+
+    with torch.cuda.lms.resident(*held):
+        evict()  # how fast that is has to be known for a plan
+        for _ in range(6):
+            iteration()
+            torch.cuda.lms.step()
+            torch.cuda.lms._wait_for_plans()
+        assert stat("planned_iterations") > 0
+        counts = Counts()
+        wide = torch.full((floats(12),), 0.5, device="cuda")
+        assert counts() == (0, 1, 0)
+        assert torch.cuda.lms.is_resident(seven) == soon
+        assert bool((wide == 0.5).all())
+
+
+@simulated
+@since((2, 1), "hooks of all optimizers")
+def test_a_plan_takes_less_if_something_is_always_in_the_way():
+    """So that there is more free memory into which it can be moved."""
+    (eight, seven), held = lay_out("6f 8 6x", "6f 7 7x", "3x 8x 9x")
+    torch.cuda.lms._keep_plans(True)
+    with torch.cuda.lms.resident(*held):
+        evict()
+        for _ in range(24):
+            seven.add_(1)
+            wide = torch.full((floats(12),), 0.5, device="cuda")
+            del wide
+            for _ in range(20):
+                held[0].add_(1)
+            eight.add_(1)
+            torch.cuda.lms.step()
+            torch.cuda.lms._wait_for_plans()
+    torch.cuda.lms._keep_plans(False)
+    assert stat("out_of_memory_retries") == 0
+    assert stat("plans") > 3
+
+
+def request(segments: tuple[str, ...], size: int) -> tuple[tuple[int, ...], list[int]]:
+    """What happened in a request of this number of MiB, and the MiB of what was paged out."""
     movable, held = lay_out(*segments)
-    values = [float(tensor[0]) for tensor in movable]
+    values = [int(tensor[0]) for tensor in movable]
     counts = Counts()
     with torch.cuda.lms.resident(*held):
         wide = torch.full((floats(size),), 0.5, device="cuda")
-    assert counts()[0] == moves
-    assert (counts()[1] == 0) == (moves > 0)
+    counted = counts()
+    here = [torch.cuda.lms.is_resident(tensor) for tensor in movable]
     assert bool((wide == 0.5).all())
     assert all(bool((t == value).all()) for t, value in zip(movable, values, strict=True))
     assert all(bool((tensor == tensor[0]).all()) for tensor in held)
+    return counted, [value for value, stays in zip(values, here, strict=True) if not stays]
 
 
 def in_pages(device, sizes, gaps, gone, left, wanted):

@@ -16,8 +16,15 @@ def program(tmp_path_factory):
 
 
 def parts(program, seconds, failed, iterations=60):
-    """The parts, in thousandths, that plans used one after the other."""
-    lines = [f"{part} {seconds(part)} {int(failed(part))}" for part in range(800, 1000)]
+    """The parts, in thousandths, that plans used one after the other.
+
+    seconds(part): of an iteration, or of several ones that take turns.
+    """
+    lines = []
+    for part in range(800, 1000):
+        times = seconds(part)
+        times = times if isinstance(times, tuple) else (times,)
+        lines.append(" ".join(map(str, (part, int(failed(part)), *times))))
     used = [int(word) for word in run_cxx(program, str(iterations), *lines).split()]
     assert len(used) == iterations
     return [part for part, _ in itertools.groupby(used)]
@@ -29,6 +36,13 @@ def test_more_is_used_if_nothing_fails(program):
 
 def test_more_that_makes_nothing_faster_is_given_up(program):
     assert parts(program, lambda part: part, lambda part: part > 985) == [985, 995, 985]
+
+
+def test_one_fast_iteration_is_not_enough(program):
+    """Requests fail in two of three iterations, which take longer then."""
+    seconds = {985: 1.0, 995: (0.9, 1.1, 1.1)}
+    found = parts(program, lambda part: seconds.get(part, 2), lambda part: part > 985)
+    assert found == [985, 995, 985]
 
 
 def test_less_is_used_until_nothing_fails(program):

@@ -104,6 +104,13 @@ class Policy {
     return blocks;
   }
 
+  // What it costs to page out the block for a request at once, in bytes that the stream waits for:
+  // those of the page-out, and if an operator needs the block soon, those of its page-in.
+  size_t cost(const Block& block) const {
+    const bool soon = now_ > 0 && expected(block) <= now_ + kSoon;
+    return (soon ? 2 : 1) * rounded(block.size);
+  }
+
   void remove(Block& block) {
     if (block.idle) {
       spare_.splice(spare_.begin(), idle_, block.place);
@@ -133,6 +140,7 @@ class Policy {
   }
 
   static constexpr size_t kWindow = 16; // blocks
+  static constexpr uint64_t kSoon = 16; // operators; a page-in of 250 MB took as long as 8 (U-Net)
 
   std::list<Block*> idle_; // oldest first
   // Elements to use again, because each operator removes and adds some. As many as there once were.

@@ -451,7 +451,7 @@ void Follower::set_shares(Script& script, bool compress) {
 
 // Notes how long the iteration took that ended last.
 void Follower::time(bool followed) {
-  const int64_t failures = this->failures();
+  const int64_t failures = room_.failures();
   const bool failed = failures > failures_;
   failures_ = failures;
   settled_ = followed ? settled_ + 1 : 0;
@@ -507,11 +507,6 @@ void Follower::log(bool followed) {
       static_cast<long>(stats_.out_of_memory_retries - logged_.out_of_memory_retries),
       script_ ? script_->part() : 0.0);
   logged_ = stats_;
-}
-
-// Requests that failed at first, also within the native allocator.
-int64_t Follower::failures() {
-  return stats_.out_of_memory_retries + room_.retries();
 }
 
 void Follower::begin() {

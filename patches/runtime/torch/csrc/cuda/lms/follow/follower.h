@@ -75,7 +75,6 @@ class Follower {
   bool compresses(const Script& script) const;
   void set_shares(Script& script, bool compress);
   void log(bool followed);
-  int64_t failures();
   void time(bool followed);
   void on_demand();
   void check();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace torch::cuda::lms {
@@ -23,7 +24,7 @@ class Slack {
     if (part != this->part() || found_) {
       return;
     }
-    seconds_ = std::min(seconds_, seconds);
+    seconds_[iterations_] = seconds;
     failures_ += failed;
     if (++iterations_ == kIterations) {
       decide();
@@ -37,12 +38,14 @@ class Slack {
   static constexpr int kStep = 10;
   static constexpr int kLeast = 855;
   static constexpr double kFaster = 0.997; // of the time; less is noise
-  static constexpr unsigned kIterations = 3; // whose least time counts
+  static constexpr unsigned kIterations = 3; // whose median counts: one can happen to fail nowhere
   static constexpr unsigned kSteps = 3; // in a row that made nothing faster
 
   void decide() {
-    if (seconds_ < kFaster * best_seconds_) {
-      best_seconds_ = seconds_;
+    std::sort(seconds_.begin(), seconds_.end());
+    const double seconds = seconds_[kIterations / 2];
+    if (seconds < kFaster * best_seconds_) {
+      best_seconds_ = seconds;
       best_ = part_;
       slower_ = 0;
     } else {
@@ -57,14 +60,13 @@ class Slack {
       part_ = best_;
       found_ = true;
     }
-    seconds_ = kUnknown;
     failures_ = iterations_ = 0;
   }
 
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
   int part_ = kFirst;
-  double seconds_ = kUnknown; // the least with this part
+  std::array<double, kIterations> seconds_{}; // with this part
   unsigned iterations_ = 0; // with this part
   unsigned failures_ = 0; // iterations among them in which a request failed
   int best_ = kFirst;

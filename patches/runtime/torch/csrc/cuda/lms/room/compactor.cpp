@@ -110,6 +110,16 @@ bool Compactor::join(size_t bytes, size_t left, bool waits) {
   }
 }
 
+std::vector<Block*> Compactor::obstacles(
+    const std::vector<compat::cca::SegmentInfo>& segments,
+    size_t bytes,
+    size_t left) const {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
+  const Blocks blocks = idle(stream, [](const Block&) { return true; });
+  const Layout layout(segments, device_, stream, blocks);
+  return layout.obstacles(bytes, left, [this](const Block& block) { return policy_.cost(block); });
+}
+
 bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
   const c10::cuda::CUDAGuard guard(device_);
   // The native allocator takes what fits best, and that may be memory that is to be joined: it is

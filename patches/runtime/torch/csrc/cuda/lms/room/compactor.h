@@ -42,6 +42,11 @@ class Compactor {
   // the mutex. Does not throw.
   bool join(size_t bytes, size_t left);
 
+  // After join() has failed: idle blocks to page out, so that it does not. `segments` is a snapshot
+  // of the native allocator.
+  std::vector<Block*>
+  obstacles(const std::vector<compat::cca::SegmentInfo>& segments, size_t bytes, size_t left) const;
+
   // Moves all idle blocks, also those for whose transfers the program has to wait. For tests.
   // Pauses the mutex. Does not throw.
   void shuffle();

@@ -16,6 +16,7 @@ constexpr int kDepth = 2;
 // bytes. For the request itself, these are a part of all trials.
 constexpr size_t kWindowsBetween = 8;
 constexpr int kWindowsPart = 4;
+constexpr size_t kWindowsOfObstacles = 64; // that move the fewest bytes
 constexpr size_t kRanges = 400; // with more of them, a trial takes longer, and there are fewer
 
 constexpr size_t kNone = SIZE_MAX; // index
@@ -125,15 +126,20 @@ std::vector<Run> Layout::windows(size_t bytes, size_t left) const {
   return runs;
 }
 
-bool Layout::make_piece(size_t bytes, size_t left, int depth, Search& search) {
+// Of the windows, so many that move the fewest bytes.
+std::vector<Run> Layout::cheapest(size_t bytes, size_t left, size_t count) const {
   std::vector<Run> runs = windows(bytes, left);
-  const size_t most = moves_.empty() ? search.windows : kWindowsBetween;
-  const auto looks = static_cast<std::ptrdiff_t>(std::min(runs.size(), most));
-  std::partial_sort(runs.begin(), runs.begin() + looks, runs.end(), [](const Run& a, const Run& b) {
+  const auto kept = static_cast<std::ptrdiff_t>(std::min(runs.size(), count));
+  std::partial_sort(runs.begin(), runs.begin() + kept, runs.end(), [](const Run& a, const Run& b) {
     return a.cost < b.cost;
   });
-  runs.resize(static_cast<size_t>(looks));
-  for (const Run& run : runs) {
+  runs.resize(static_cast<size_t>(kept));
+  return runs;
+}
+
+bool Layout::make_piece(size_t bytes, size_t left, int depth, Search& search) {
+  const size_t most = moves_.empty() ? search.windows : kWindowsBetween;
+  for (const Run& run : cheapest(bytes, left, most)) {
     if (search.trials-- <= 0) {
       return false;
     }
@@ -146,11 +152,35 @@ bool Layout::make_piece(size_t bytes, size_t left, int depth, Search& search) {
   return false;
 }
 
-// Moves the blocks of a run away, the largest first.
-bool Layout::vacate(const Run& run, int depth, Search& search) {
+std::vector<Block*> Layout::obstacles(
+    size_t bytes,
+    size_t left,
+    const std::function<size_t(const Block&)>& cost) const {
+  std::vector<Block*> best;
+  size_t least = bytes;
+  const auto look = [&](size_t mapped) {
+    for (const Run& run : cheapest(bytes, mapped, kWindowsOfObstacles)) {
+      std::vector<Block*> blocks = Layout(*this).clear(run);
+      size_t sum = 0;
+      for (const Block* const block : blocks) {
+        sum += cost(*block);
+      }
+      if (sum < least) {
+        least = sum;
+        best = std::move(blocks);
+      }
+    }
+  };
+  look(0);
+  if (left > 0) {
+    look(left);
+  }
+  return best;
+}
+
+// Keeps the run's ranges free for a window. Returns where its blocks begin, the largest first.
+std::vector<size_t> Layout::begin(const Run& run, int window) {
   std::vector<size_t> addresses;
-  // Of those that are being vacated at a time, each has another number.
-  const int window = depth + 1;
   for (size_t i = run.first; i < run.last; ++i) {
     ranges_[i].window = window;
     if (ranges_[i].block) {
@@ -160,7 +190,14 @@ bool Layout::vacate(const Run& run, int depth, Search& search) {
   std::stable_sort(addresses.begin(), addresses.end(), [&](size_t a, size_t b) {
     return ranges_[at(a)].size > ranges_[at(b)].size;
   });
-  for (const size_t address : addresses) {
+  return addresses;
+}
+
+// Moves the blocks of a run away.
+bool Layout::vacate(const Run& run, int depth, Search& search) {
+  // Of those that are being vacated at a time, each has another number.
+  const int window = depth + 1;
+  for (const size_t address : begin(run, window)) {
     const size_t size = rounded(ranges_[at(address)].block->size);
     if (hole(size) == kNone && (depth == 0 || !make_piece(size, 0, depth - 1, search))) {
       return false;
@@ -174,6 +211,21 @@ bool Layout::vacate(const Run& run, int depth, Search& search) {
   }
   tidy();
   return true;
+}
+
+// Moves those away for which there is a place. Returns the others.
+std::vector<Block*> Layout::clear(const Run& run) {
+  std::vector<Block*> rest;
+  for (const size_t address : begin(run, 1)) {
+    Block* const block = ranges_[at(address)].block;
+    const size_t place = hole(rounded(block->size));
+    if (place == kNone) {
+      rest.push_back(block);
+    } else {
+      move(at(address), place);
+    }
+  }
+  return rest;
 }
 
 // The index of the free range that the native allocator takes for a request of this number of

@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/room/runs.h>
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace torch::cuda::lms {
@@ -35,12 +36,21 @@ class Layout {
   // layout: each takes some microseconds of the host's time. Returns none if no way is found.
   std::vector<Move> join(size_t bytes, size_t left, int trials) const;
 
+  // Blocks whose page-out makes such moves possible: those in a window for which there is no free
+  // memory elsewhere. `cost` is that of a block's page-out, in bytes. Takes the window that costs
+  // least. None if that is as much as the request.
+  std::vector<Block*>
+  obstacles(size_t bytes, size_t left, const std::function<size_t(const Block&)>& cost) const;
+
  private:
   struct Search;
 
   std::vector<Run> windows(size_t bytes, size_t left) const;
+  std::vector<Run> cheapest(size_t bytes, size_t left, size_t count) const;
   bool make_piece(size_t bytes, size_t left, int depth, Search& search);
   bool vacate(const Run& run, int depth, Search& search);
+  std::vector<Block*> clear(const Run& run);
+  std::vector<size_t> begin(const Run& run, int window);
   size_t hole(size_t bytes) const;
   size_t at(size_t address) const;
   void move(size_t from, size_t to);

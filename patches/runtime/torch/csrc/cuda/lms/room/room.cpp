@@ -409,6 +409,11 @@ void Room::make_piece(size_t request, size_t reserved) {
     mover_.wait_for_limbo();
     joined = compactor_.join(request, left);
   }
+  // To wait for these page-outs takes milliseconds at most, and the native allocator more.
+  if (!joined && reclaim_obstacles(request, left)) {
+    ++in_pieces_;
+    joined = compactor_.join(request, left);
+  }
   if (joined && !admitted && native_.largest_free(device_) < request) {
     limit_.cap().open(reserved, request);
   }
@@ -553,6 +558,12 @@ bool Room::reclaim_pages(size_t bytes) {
         std::remove_if(idle.begin(), idle.end(), [](Block* block) { return recorded(*block); }),
         idle.end());
     return pages(segments, device_, missing, idle);
+  });
+}
+
+bool Room::reclaim_obstacles(size_t bytes, size_t left) {
+  return reclaim_chosen([this, bytes, left](const auto& segments) {
+    return compactor_.obstacles(segments, bytes, left);
   });
 }
 

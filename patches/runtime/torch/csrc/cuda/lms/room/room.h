@@ -83,10 +83,11 @@ class Room {
   // Bytes that the native allocator has handed out, except memory in limbo. Pauses the mutex.
   size_t in_use();
 
-  // How often the native allocator could not take memory from the device, and then returned its
-  // free memory and tried again. Pauses the mutex.
-  int64_t retries() {
-    return native_.stats(device_).num_alloc_retries;
+  // How many requests have failed at first, also within the native allocator, which then returned
+  // its free memory to the device, or would have failed because free memory was in pieces that
+  // moves alone could not join. Pauses the mutex.
+  int64_t failures() {
+    return stats_.out_of_memory_retries + native_.stats(device_).num_alloc_retries + in_pieces_;
   }
 
   // Bytes of device memory that could be paged out at present.
@@ -138,6 +139,7 @@ class Room {
   template <class F>
   bool reclaim_chosen(F choose);
   bool reclaim_pages(size_t bytes);
+  bool reclaim_obstacles(size_t bytes, size_t left);
   bool reclaim_neighbours(size_t bytes);
   void empty_cache();
   bool give_way(size_t bytes);
@@ -166,6 +168,7 @@ class Room {
   Attention& attention_;
   Limit limit_;
   Compactor compactor_;
+  int64_t in_pieces_ = 0; // requests for which blocks that were in the way had to be paged out
   int64_t device_allocs_ = 0; // of the native allocator, when it was last asked
 };
 
