@@ -1,10 +1,14 @@
 """Free memory in pieces: idle storages are moved on the device, so that a request fits."""
 
+import contextlib
+import threading
+
 import pytest
 import torch
-from conftest import CAPACITY, MIB
+from conftest import CAPACITY, DEVICE, MIB
 from faults import NOT_READY
 from hardware import simulated
+from held import wait_for
 from releases import since
 from simcuda.process import run_sim
 from tensors import evict, floats, managed, pattern, raw_address, stat
@@ -133,6 +137,32 @@ def test_what_cannot_move_is_left_alone(why):
     assert [raw_address(t) for t, stays in zip(tensors, here, strict=True) if stays] == [
         place for place, stays in zip(places, here, strict=True) if stays
     ]
+    assert intact(tensors, starts)
+
+
+@simulated
+def test_what_is_held_while_memory_is_found_for_it_stays():
+    """By another thread, while the native allocator asks for an event: LMS holds no lock then."""
+    tensors, starts = scattered()
+    places = [raw_address(tensor) for tensor in tensors]
+    recorded = torch.empty(256, device="cuda")
+    recorded.record_stream(torch.cuda.Stream())
+    del recorded  # until its event is complete, each allocation asks for it
+    counts, held = Counts(), contextlib.ExitStack()
+
+    def hold() -> None:
+        assert wait_for(DEVICE, "cudaEventQuery")
+        held.enter_context(torch.cuda.lms.resident(*tensors))
+        DEVICE.release("cudaEventQuery")
+
+    other = threading.Thread(target=hold)
+    DEVICE.hold("cudaEventQuery", seconds=60)
+    other.start()
+    with held, pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.full((floats(2 * SIZE),), 7.0, device="cuda")
+    other.join()
+    assert counts()[:2] == (0, 0)
+    assert [raw_address(tensor) for tensor in tensors] == places
     assert intact(tensors, starts)
 
 
