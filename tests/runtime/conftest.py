@@ -152,3 +152,15 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
     assert races == []
     for index in range(DEVICES):
         assert torch.cuda.lms.stats(index)["host_bytes"] == 0, "a host buffer was not given back"
+
+
+def program_of(name: str) -> Any:
+    """A fixture: the program that is compiled from `name`.cpp, once for a module."""
+
+    @pytest.fixture(scope="module")
+    def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        output = tmp_path_factory.mktemp(name) / name
+        compile_cxx(HERE / f"{name}.cpp", output)
+        return output
+
+    return program

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from cxx import HERE, compile_cxx, run_cxx
+from conftest import program_of
+from cxx import run_cxx
 
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    program = tmp_path_factory.mktemp("rates") / "rates"
-    compile_cxx(HERE / "rates.cpp", program)
-    return program
+program = program_of("rates")
 
 
 def median(program, *transfers):

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-from cxx import HERE, compile_cxx, run_cxx
+from conftest import program_of
+from cxx import run_cxx
 
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    program = tmp_path_factory.mktemp("slack") / "slack"
-    compile_cxx(HERE / "slack.cpp", program)
-    return program
+program = program_of("slack")
 
 
 def parts(program, seconds, failed, iterations=60):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cxx import HERE, compile_cxx, run_cxx
+from conftest import program_of
+from cxx import run_cxx
 
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    program = tmp_path_factory.mktemp("trial") / "trial"
-    compile_cxx(HERE / "trial.cpp", program)
-    return program
+program = program_of("trial")
 
 
 @pytest.mark.parametrize(
