@@ -59,7 +59,8 @@ class Runner:
         code = (
             "import importlib.util as u, pathlib\n"
             "torch = pathlib.Path(u.find_spec('torch').origin).parent\n"
-            "print((torch / 'cuda' / 'lms' / '__init__.py').exists())"
+            "lms = torch / 'cuda' / 'lms' / '__init__.py'\n"
+            "print(lms.exists() or u.find_spec('torch_lms') is not None)"
         )
         return ask(self.python, code) == "True"
 
