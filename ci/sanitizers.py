@@ -66,7 +66,8 @@ def check(python: str, library: Path, tests: list[str], runtime: Path) -> tuple[
         for name, options in OPTIONS.items():
             variables[name] = f"{options}:{FRAMES}:log_path={folder}/{name}"
         # UBSan ignores log_path and writes to stderr, which pytest must not capture.
-        command = [python, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *tests]
+        quiet = ("-q", "-s", "-rf", "--disable-warnings", "-p", "no:cacheprovider")
+        command = [python, "-m", "pytest", *quiet, *tests]
         done = subprocess.run(command, env=variables, timeout=SECONDS, capture_output=True)
         texts = [path.read_text(errors="replace") for path in Path(folder).iterdir()]
     text = "\n".join([*texts, done.stderr.decode(errors="replace")])
