@@ -1,5 +1,7 @@
 """A Triton kernel that is launched by hand, and inside of compiled code."""
 
+import gc
+
 import pytest
 import torch
 from bits import lms
@@ -37,7 +39,9 @@ def values(start):
 
 @pytest.mark.parametrize("paged_out", [True, False])
 def test_launch(paged_out):
+    gc.collect()
     with lms(limit=0):
+        held = torch.cuda.lms.stats()["held_bytes"]  # by what other tests have left
         a, b = values(0).cuda(), values(5).cuda()
         result = torch.zeros(ELEMENTS, device="cuda")
         for tensor in (a, b, result):
@@ -50,7 +54,7 @@ def test_launch(paged_out):
             torch.cuda.reclaim_inactive()
             assert not torch.cuda.lms.is_resident(result), "the launch has ended"
             assert torch.equal(result.cpu(), values(0) * 2 + values(5))
-        assert torch.cuda.lms.stats()["held_bytes"] == 0
+        assert torch.cuda.lms.stats()["held_bytes"] == held
 
 
 def test_a_kernel_that_is_tuned():

@@ -480,7 +480,8 @@ class TestAuto:
         _, counts = planned(24, beside=lambda: noise.bitwise_not_(), limit=36)
         last = counts[-1]
         assert last["page_out_bytes"] - last["compressed_bytes"] >= 8 * MIB
-        assert last["compressed_written_bytes"] < 0.9 * last["compressed_bytes"]
+        # The others do. By how much, depends on which of them the plan has chosen.
+        assert last["compressed_written_bytes"] < 0.95 * last["compressed_bytes"]
 
     def test_small_tensors_are_copied(self):
         _, counts = planned(24, mib=0.5, limit=16)

@@ -71,6 +71,7 @@ def run(tmp_path):
         script = tmp_path / "program.py"
         end = "print(json.dumps(told))"
         script.write_text(PROGRAM + "".join(f"    {line}\n" for line in (*lines, end)))
+        variables = {**dict.fromkeys(ALL, ""), **variables}  # those of the tests have no effect
         return json.loads(output("-W", "error", str(script), **variables).splitlines()[-1])
 
     return run
