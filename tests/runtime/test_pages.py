@@ -33,29 +33,36 @@ def scattered(device):
     return moved, same, bool((large == 99).all()), device.races()
 
 
-def beside_free_pages(device):
-    """A small idle tensor lies beside a hole of two whole pages, but makes no third page free."""
+def beside_chosen_pages(device):
+    """A small idle tensor lies beside one that makes two whole pages free, but adds no third."""
     import torch
 
     mib = 1 << 20
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._set_late(True)
     torch.cuda.set_limit_lms(400 * mib)
-    sizes = {"first": 25, "small": 10, "hole": 45, "third": 30, "gap": 25, "last": 15}  # MiB
+    # In MiB, and in pages of 20. What is free is no whole page.
+    sizes = {"held 1": 5, "free 1": 30, "held 2": 10, "free 2": 30, "held 3": 30}
+    sizes |= {"small": 10, "large": 45, "middle": 30, "held 4": 15, "free 3": 25, "last": 15}
+    sizes |= {"held 5": 15}
     rows = {
         name: torch.full((size * mib // 4,), float(size), device="cuda")
         for name, size in sizes.items()
     }
-    del rows["hole"], rows["gap"]
+    for name in sizes:
+        if name.startswith("free"):
+            del rows[name]
+    held = [tensor for name, tensor in rows.items() if name.startswith("held")]
     torch.cuda.set_limit_lms(torch.cuda.memory_reserved())
     before = torch.cuda.lms.stats()["page_out_bytes"]
-    wide = torch.full((60 * mib // 4,), 7.0, device="cuda")  # three pages
+    with torch.cuda.lms.resident(*held):
+        wide = torch.full((60 * mib // 4,), 7.0, device="cuda")  # three pages
     moved = (torch.cuda.lms.stats()["page_out_bytes"] - before) / mib
     out = [name for name, tensor in rows.items() if not torch.cuda.lms.is_resident(tensor)]
     same = bool((wide == 7).all())
     del wide
-    values = [float(tensor[-1]) for tensor in rows.values()]
-    return moved, out, same, values, device.races()
+    same = same and all(bool((tensor == sizes[name]).all()) for name, tensor in rows.items())
+    return moved, out, same, device.races()
 
 
 @since((2, 1), "expandable segments")
@@ -65,7 +72,6 @@ def test_only_the_missing_pages_are_paged_out():
 
 
 @since((2, 1), "expandable segments")
-def test_pages_that_are_free_already_are_not_counted_twice():
-    moved, out, same, values, races = run_sim(beside_free_pages, mib=2048, environment=EXPANDABLE)
-    assert (moved, out, same) == (15, ["last"], True)
-    assert (values, races) == ([25, 10, 30, 15], [])
+def test_pages_that_another_block_makes_free_are_not_counted_twice():
+    moved, out, same, races = run_sim(beside_chosen_pages, mib=2048, environment=EXPANDABLE)
+    assert (moved, out, same, races) == (60, ["large", "last"], True, [])
