@@ -37,7 +37,8 @@ OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     # torch's libraries are not instrumented, so reports of their memcpy() calls mean nothing.
-    "TSAN_OPTIONS": "exitcode=0:history_size=7:ignore_noninstrumented_modules=1",
+    # A child that a process with several threads has forked dies otherwise when it starts another.
+    "TSAN_OPTIONS": "exitcode=0:history_size=7:ignore_noninstrumented_modules=1:die_after_fork=0",
 }
 FRAMES = 'stack_trace_format="    #%n %f %S %M"'  # %M is the library
 START = re.compile(
