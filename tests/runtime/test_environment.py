@@ -46,6 +46,7 @@ def asked(how):
     here, there = context.Pipe()
     process = context.Process(target=send, args=(there,))
     process.start()
+    there.close()  # so that a child that dies ends recv()
     answer = here.recv()
     process.join()
     return answer
