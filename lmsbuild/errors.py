@@ -34,7 +34,7 @@ class CheckError(LmsbuildError):
 
 
 class InputError(LmsbuildError):
-    """A tag, wheel, package, source or channel does not exist, is damaged, or does not fit."""
+    """A tag is unknown, or a wheel, package, source or channel is damaged or does not fit."""
 
     exit_code = 3
 

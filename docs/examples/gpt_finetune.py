@@ -3,7 +3,7 @@
     python gpt_finetune.py --layers 48 --embedding 1600 --limit 16
     python gpt_finetune.py --layers 48 --embedding 1600 --limit 16 --no-lms
 
-The model is that of transformers. Nothing is downloaded: its weights are random, and the text is
+The model comes from transformers. Nothing is downloaded: its weights are random, and the text is
 synthetic. Parameters, gradients and AdamW's state take 16 bytes for each parameter, 25 GB here, and
 each tensor is needed for a moment only.
 """
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--batch-size", type=int, default=4, metavar="N", help="sequences (default: 4)")
     add("--amp", action=argparse.BooleanOptionalAction, default=True, help="compute in bfloat16")
     add("--steps", type=int, default=10, metavar="N", help="training steps (default: 10)")
-    add("--lms", action=argparse.BooleanOptionalAction, default=True)
+    add("--lms", action=argparse.BooleanOptionalAction, default=True, help="use LMS (default)")
     add("--limit", type=float, default=0, metavar="GIB", help="GPU memory (default: all of it)")
     add("--log", metavar="FILE.csv", help="write a row of statistics for each step")
     args = parser.parse_args(arguments)

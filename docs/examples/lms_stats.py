@@ -47,7 +47,7 @@ class StepLogger:
 
     Args:
         path: the file, which is replaced. Without it, rows are only kept in ``rows``.
-        device: of which GPU. Default: the current one.
+        device: the GPU to measure. Default: the current one.
 
     Attributes:
         rows (list of dict): the rows so far. Sizes are in bytes, and times in seconds.

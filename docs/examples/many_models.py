@@ -204,21 +204,41 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--image-size", type=int, default=500, metavar="N", help="pixels (default: 500)")
     add("-b", "--batch-size", type=int, default=1, metavar="N", help="images per GPU (default: 1)")
     add("--steps", type=int, default=10, metavar="N", help="training steps (default: 10)")
-    add("--lr", "--learning-rate", type=float, default=0.1, metavar="LR")
-    add("--momentum", type=float, default=0.9, metavar="M")
-    add("--wd", "--weight-decay", type=float, default=1e-4, metavar="W", dest="weight_decay")
+    add("--lr", "--learning-rate", type=float, default=0.1, metavar="LR", help="default: 0.1")
+    add("--momentum", type=float, default=0.9, metavar="M", help="of SGD (default: 0.9)")
+    add(
+        "--wd",
+        "--weight-decay",
+        type=float,
+        default=1e-4,
+        metavar="W",
+        dest="weight_decay",
+        help="default: 0.0001",
+    )
     add("--seed", type=int, metavar="N", help="repeatable, with cuDNN's deterministic algorithms")
     add("--gpu", type=int, default=0, metavar="N", help="which one, without torchrun (default: 0)")
     add("--dist-backend", default="nccl", help="with torchrun (default: nccl)")
-    add("--lms", action=argparse.BooleanOptionalAction, default=True)
+    add("--lms", action=argparse.BooleanOptionalAction, default=True, help="use LMS (default)")
     add("--limit", type=float, default=0, metavar="GIB", help="GPU memory (default: all of it)")
-    add("--lms-limit", type=lambda mib: int(mib) / 1024, dest="limit", metavar="MIB")
+    add(
+        "--lms-limit",
+        type=lambda mib: int(mib) / 1024,
+        dest="limit",
+        metavar="MIB",
+        help="--limit in MiB",
+    )
     add("--host-limit", type=float, default=0, metavar="GIB", help="pinned memory of each process")
     add("--plan", action="store_true", default=True, help="move tensors ahead (default)")
     add("--on-demand", action="store_false", dest="plan", help="move tensors when needed")
     add("--find-largest", choices=PRECISION, help="search the largest one that trains")
     add("--precision", type=int, metavar="N", help="of the search (default: 32 pixels, 1 image)")
-    add("--log", nargs="*", choices=("steps", "summary"), default=("steps", "summary"))
+    add(
+        "--log",
+        nargs="*",
+        choices=("steps", "summary"),
+        default=("steps", "summary"),
+        help="the CSV files to write (default: both)",
+    )
     add("--out", type=Path, default=Path(), metavar="DIR", help="of the CSV files (default: .)")
     add("--plot", metavar="FILE", help="draw the memory of a step: .html, .png, .txt or .json")
     args = parser.parse_args(arguments)

@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--width", type=int, default=32, help="channels of the first level (default: 32)")
     add("--levels", type=int, default=4, help="default: 4")
     add("--steps", type=int, default=10, metavar="N", help="training steps (default: 10)")
-    add("--lms", action=argparse.BooleanOptionalAction, default=True)
+    add("--lms", action=argparse.BooleanOptionalAction, default=True, help="use LMS (default)")
     add("--limit", type=float, default=0, metavar="GIB", help="GPU memory (default: all of it)")
     add("--log", metavar="FILE.csv", help="write a row of statistics for each step")
     args = parser.parse_args(arguments)

@@ -49,6 +49,8 @@ if __name__ == "__main__":
     optimizer.step()
     print("LMS", torch.cuda.get_enabled_lms(), torch.cuda.get_limit_lms())
 """
+PAGES_IMPORTS = "import torch\nimport torchvision\n\n\n"
+# As a program it needs no torchvision: not every torch here has one.
 IMPORTS = "import torch\n\nif __name__ != '__main__':\n    import torchvision\n\n\n"
 TESTS = "import torch\n\n\ndef test_it():\n    assert torch.ones(3, device='cuda').sum() == 3\n"
 
@@ -58,7 +60,8 @@ def train() -> str:
     """The module that docs/simulation.md shows, as a program."""
     page = (ROOT / "docs/simulation.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(# train\.py\n.*?)^```", page, re.M | re.S)
-    return f"{IMPORTS}{block}\n\n{TRAIN}"
+    assert PAGES_IMPORTS in block
+    return f"{IMPORTS}{block.replace(PAGES_IMPORTS, '')}\n\n{TRAIN}"
 
 
 @pytest.fixture(scope="session")
