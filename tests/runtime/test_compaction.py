@@ -429,3 +429,44 @@ def test_the_host_waits_for_memory_of_an_unknown_stream():
     """No stream orders its next use after the page-out, so it is given back when that has ended."""
     did, same = run_sim(adopted, mib=64, query_notready=1)
     assert (did, same) == ([2, 0], True)
+
+
+def freed_beside_a_move(device):
+    """A thread with the GIL frees a storage, while another one moves one that only Python has."""
+    import ctypes
+    import sys
+    import threading
+    import time
+
+    import torch
+
+    torch.cuda.set_size_lms(4096)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    tensors = [torch.full((1 << 14,), float(k), device="cuda") for k in range(8)]
+    total = sum(float(tensor[0]) for tensor in tensors)
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    freed = torch.empty(20000, device="cuda").untyped_storage()
+    del tensors
+    torch.cuda.lms._set_shuffle(True)  # as a request that finds free memory in pieces
+    device.hold("cudaMemcpyAsync", seconds=0.2)
+    allocation = threading.Thread(target=torch.empty, args=(20000,), kwargs={"device": "cuda"})
+    allocation.start()
+    deadline = time.monotonic() + 10
+    while not device.waiting("cudaMemcpyAsync") and time.monotonic() < deadline:
+        time.sleep(0.001)
+    sys.setswitchinterval(60)
+    ctypes.PyDLL(None).usleep(500000)  # with the GIL, as any function in C
+    del freed  # waits for the mutex of LMS
+    sys.setswitchinterval(0.005)
+    allocation.join()
+    torch.cuda.lms._set_shuffle(False)
+    values = [float(torch.tensor([], device="cuda").set_(s)[0]) for s in storages]
+    return sum(values) == total, device.races()
+
+
+@pytest.mark.skipif(
+    not hasattr(torch, "UntypedStorage"), reason="storages of this release have types"
+)
+def test_a_storage_that_only_python_has():
+    assert run_sim(freed_beside_a_move, timeout=60) == [True, []]

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from conftest import MIB
 from releases import untyped_storage
 from stress import assert_same_bits
 from tensors import evict, floats, managed, pattern, stat
@@ -114,6 +115,8 @@ def test_methods_of_storages():
     expected = pattern(1, device="cpu")
     evict()
     assert storage[4:8].tolist() == untyped_storage(expected)[4:8].tolist()
+    assert stat("held_bytes") == MIB  # a slice has an address in the storage
+    torch.cuda.lms.release(x)
     evict()
     storage[6] = untyped_storage(expected)[6] = 5
     evict()

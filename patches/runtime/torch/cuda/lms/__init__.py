@@ -38,7 +38,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 8
+_ABI_VERSION = 9
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -130,6 +130,7 @@ def _open(path):
         ("hold", ctypes.c_int, (storage,)),
         ("release", ctypes.c_int, (storage,)),
         ("take_address", ctypes.c_int, (storage,)),
+        ("know_slice", ctypes.c_int, (storage, storage)),
         ("release_address", ctypes.c_int, (storage,)),
         ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("end_region", ctypes.c_int, ()),
@@ -874,7 +875,11 @@ def exclude(*tensors):
     Raises:
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
     """
-    storages = list(_storages(_tensors(tensors)))
+    _keep(list(_storages(_tensors(tensors))))
+
+
+def _keep(storages):
+    """Keeps storages on their GPU, or from when LMS is turned on."""
     if _is_on():
         for storage in storages:
             _check(_library.lms_take_address(storage._cdata))
@@ -974,6 +979,22 @@ def _takes_storage_address(function):
     return wrapper
 
 
+def _keeps_what_is_sliced(function):
+    """Wraps a storage's __getitem__: a slice is another storage, with an address in this one."""
+    guarded = _as_operator(function)
+
+    @functools.wraps(function)
+    def wrapper(storage, index):
+        if not isinstance(index, slice) or storage.device.type != "cuda":
+            return guarded(storage, index)
+        _keep([storage])
+        part = guarded(storage, index)
+        _check(_library.lms_know_slice(part._cdata, storage._cdata))
+        return part
+
+    return wrapper
+
+
 # PyTorch's own code that compares addresses, with each other or with 0, and
 # keeps none of them: torch.save() of a model must not page in all of it.
 _COMPARERS = frozenset(
@@ -1045,9 +1066,14 @@ def _guard_addresses():
             storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
             storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
             storage.resize_ = _resident_resize(storage.resize_)
+            storage.__getitem__ = _keeps_what_is_sliced(storage.__getitem__)
             for name in _STORAGE_METHODS:
                 setattr(storage, name, _as_operator(getattr(storage, name)))
-        if not hasattr(torch, "UntypedStorage"):
+        if hasattr(torch, "UntypedStorage"):
+            # Slices that were made before are known by their likeness to this one.
+            storage = torch.UntypedStorage(2)
+            _check(_library.lms_know_slice(storage[:1]._cdata, storage._cdata))
+        else:
             # Not an operator in these releases, and it needs a storage that is not paged out.
             torch.Tensor.record_stream = _as_operator(torch.Tensor.record_stream)
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
@@ -1081,7 +1107,6 @@ def _guard_addresses():
 
 # Methods that access a storage's bytes and are not operators.
 _STORAGE_METHODS = (
-    "__getitem__",
     "__setitem__",
     "_set_from_file",
     "_write_file",

@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/api/report.h>
 #include <torch/csrc/cuda/lms/api/switch.h>
 #include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/block/slices.h>
 #include <torch/csrc/cuda/lms/device/runtime.h>
 #include <torch/csrc/cuda/lms/guard/counter.h>
 #include <torch/csrc/cuda/lms/guard/guard.h>
@@ -12,12 +13,13 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <vector>
 
 using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 8;
+constexpr int kAbiVersion = 9;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -42,6 +44,15 @@ int checked(F f) noexcept {
 
 c10::StorageImpl& storage_of(void* address) {
   return *static_cast<c10::StorageImpl*>(address);
+}
+
+// A reference for a call that may page the storage in. It is taken and dropped without the mutex:
+// if the storage's only owner is its Python object, the second reference takes the GIL, as does
+// giving it up.
+compat::StrongStorage hold(void* address) {
+  auto* const storage = static_cast<c10::StorageImpl*>(address);
+  c10::raw::intrusive_ptr::incref(storage);
+  return compat::StrongStorage::reclaim(storage);
 }
 
 } // namespace
@@ -175,7 +186,8 @@ int lms_reset_accumulated_stats(int device) {
 
 int lms_hold(void* address) {
   return checked([&] {
-    c10::StorageImpl& storage = storage_of(address);
+    const compat::StrongStorage held = hold(address);
+    c10::StorageImpl& storage = *held;
     const Lock lock;
     if (!Runtime::get().settings.enabled || storage.device_type() != c10::DeviceType::CUDA) {
       return;
@@ -200,8 +212,16 @@ int lms_release(void* address) {
 int lms_take_address(void* address) {
   return checked([&] {
     if (Runtime::get().settings.enabled) {
-      Guard::address_taken(storage_of(address), /*write=*/true);
+      const compat::StrongStorage held = hold(address);
+      Guard::address_taken(*held, /*write=*/true);
     }
+  });
+}
+
+int lms_know_slice(void* slice, void* address) {
+  return checked([&] {
+    const Lock lock;
+    Slices::learn(storage_of(slice), storage_of(address));
   });
 }
 
@@ -216,9 +236,11 @@ int lms_release_address(void* address) {
 
 int lms_begin_region(void* const* storages, size_t count) {
   return checked([&] {
+    std::vector<compat::StrongStorage> held;
     Guard::Inputs inputs;
     for (size_t i = 0; i < count; ++i) {
-      inputs.push_back({&storage_of(storages[i]), true});
+      held.push_back(hold(storages[i]));
+      inputs.push_back({held.back().get(), true});
     }
     Guard::begin_region("a region", inputs);
   });

@@ -51,6 +51,8 @@ LMS_API int lms_release(void* storage);
 
 // Call this before the storage's address is read: see Guard::address_taken().
 LMS_API int lms_take_address(void* storage);
+// Tells LMS what a slice of a storage is like.
+LMS_API int lms_know_slice(void* slice, void* storage);
 LMS_API int lms_release_address(void* storage);
 
 // Everything that this thread does between these two calls counts as one operator on these

@@ -1,6 +1,7 @@
 #include <torch/csrc/cuda/lms/device/pager.h>
 
 #include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/block/slices.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -36,6 +37,10 @@ Pager::Pager(
 Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   Block* block = Registry::block_of(storage);
   if (!block) {
+    c10::StorageImpl& whole = Slices::whole(storage);
+    if (&whole != &storage) {
+      return adopt_sliced(whole, storage, smallest);
+    }
     const at::DataPtr& data = compat::data_ptr(storage);
     const size_t bytes = compat::nbytes(storage);
     if (bytes < smallest || bytes == 0 || !registry.is_native(data) || pools.owns(data.get())) {
@@ -44,6 +49,28 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
     block = registry.adopt(storage);
   }
   registry.claim(*block, storage);
+  return block;
+}
+
+// Adopts a storage that was sliced. From now on it stays, because the slice has an address in it.
+Block* Pager::adopt_sliced(c10::StorageImpl& storage, c10::StorageImpl& slice, size_t smallest) {
+  Block* const block = adopt(storage, smallest);
+  if (!block) {
+    return nullptr;
+  }
+  const auto* const memory = static_cast<const char*>(block->memory.get());
+  const auto* const data = static_cast<const char*>(compat::data_ptr(slice).get());
+  if (!memory || data < memory || data > memory + block->size) {
+    const char* const why =
+        "LMS: a storage has been moved after a slice of it (storage[begin:end]) was made. Make the "
+        "slice while LMS is on, or pass the tensor to torch.cuda.lms.exclude() before.";
+    compat::forbid_access(slice, why);
+    TORCH_CHECK(false, why);
+  }
+  if (!block->stays.has(Reason::Address)) {
+    registry.stay(*block, Reason::Address);
+  }
+  mover.wrote(*block); // not every write through the slice is seen
   return block;
 }
 
@@ -110,15 +137,25 @@ void Pager::restore() {
     if (block->state.is(State::Freed)) {
       continue; // freed during a pause
     }
+    compat::StrongStorage storage;
     if (block->state.is(State::PagedOut)) {
-      auto storage = block->owner ? block->owner->lock() : compat::StrongStorage();
-      const bool alive = static_cast<bool>(storage);
-      Lock::drop_later(std::move(storage));
-      if (!alive) {
+      if (block->owner) {
+        const compat::WeakStorage owner = *block->owner;
+        const Lock::Pause pause; // if only Python has the storage, this takes the GIL
+        storage = owner.lock();
+      }
+      if (!storage || block->state.is(State::Freed)) {
+        Lock::drop_later(std::move(storage));
         continue; // the storage is being freed, so nobody can use it any more
       }
     }
-    room.bring(*block, stream);
+    try {
+      room.bring(*block, stream);
+    } catch (...) {
+      Lock::drop_later(std::move(storage));
+      throw;
+    }
+    Lock::drop_later(std::move(storage));
   }
   mover.synchronize();
   for (Block* const block : blocks) {

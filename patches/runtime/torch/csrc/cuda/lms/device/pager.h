@@ -49,7 +49,8 @@ class Pager : private Registry::Listener {
 
   // The block of a storage. Adopts the storage if possible: it must be CUDA memory of the native
   // allocator, have at least `smallest` bytes, and not be from a private pool. Returns null
-  // otherwise.
+  // otherwise. For a slice of a storage, it is the block of the storage, which stays from then on.
+  // Throws if that has been moved since.
   Block* adopt(c10::StorageImpl& storage, size_t smallest);
 
   // Ends the management of the storage that has this DataPtr: it becomes the native allocator's
@@ -93,6 +94,7 @@ class Pager : private Registry::Listener {
   void reset_accumulated_stats();
 
  private:
+  Block* adopt_sliced(c10::StorageImpl& storage, c10::StorageImpl& slice, size_t smallest);
   void born(Block& block) override;
   void died(Block* block) noexcept override;
 

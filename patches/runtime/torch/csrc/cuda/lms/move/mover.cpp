@@ -617,10 +617,10 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
 
 // ---- on the device ----
 
-void Mover::relocate(Block& block, at::DataPtr&& memory) {
+bool Mover::relocate(Block& block, at::DataPtr&& memory) {
   const c10::cuda::CUDAGuard guard(device_);
   const cudaStream_t home = block.home->stream();
-  auto storage = block.owner ? block.owner->lock() : compat::StrongStorage();
+  auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
   bool issued = false;
   EventRef moved;
   try {
@@ -661,6 +661,7 @@ void Mover::relocate(Block& block, at::DataPtr&& memory) {
   }
   Lock::drop_later(std::move(memory));
   Lock::drop_later(std::move(storage));
+  return static_cast<bool>(moved);
 }
 
 // ---- release ----

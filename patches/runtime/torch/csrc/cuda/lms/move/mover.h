@@ -116,8 +116,8 @@ class Mover {
 
   // Moves an idle block to other memory of its home stream, in the order of that stream, which
   // waits for transfers of the block. The block must not be used on other streams. If that is not
-  // possible, or CUDA refused, the block is unchanged, and the memory is dropped.
-  void relocate(Block& block, at::DataPtr&& memory);
+  // possible, or CUDA refused, returns false: the block is unchanged, and the memory is dropped.
+  bool relocate(Block& block, at::DataPtr&& memory);
 
   // Call this when the native allocator has handed out memory, for a block or for anything else.
   // page_in() does so for its own memory.

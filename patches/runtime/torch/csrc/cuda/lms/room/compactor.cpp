@@ -136,8 +136,7 @@ bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
         !attention_.settled()) {
       return false;
     }
-    mover_.relocate(block, std::move(loan.memory));
-    return true;
+    return mover_.relocate(block, std::move(loan.memory));
   }
   return false;
 }

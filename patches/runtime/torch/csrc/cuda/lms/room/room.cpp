@@ -265,16 +265,19 @@ bool Room::prefetch(Block& block) {
     return false;
   }
   const Stay stay(registry_, block);
+  // With it, fetch_into() does not take the GIL for a storage that only Python has.
+  auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
+  bool fetched = false;
   try {
-    if (!has_room(rounded(block.size)) || !block.state.is(State::PagedOut)) {
-      return false;
+    if (storage && has_room(rounded(block.size)) && block.state.is(State::PagedOut)) {
+      fetch_into(block, [this](size_t bytes) { return native_.allocate(bytes); });
+      fetched = true;
     }
-    fetch_into(block, [this](size_t bytes) { return native_.allocate(bytes); });
-    return true;
   } catch (const c10::Error&) {
     (void)cudaGetLastError(); // whoever needs the block gets the error
-    return false;
   }
+  Lock::drop_later(std::move(storage));
+  return fetched;
 }
 
 // ---- page-outs ----
