@@ -5,6 +5,8 @@ import ctypes
 
 import pytest
 import torch
+from faults import UNKNOWN
+from hardware import simulated
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
 
 
@@ -217,6 +219,19 @@ def test_a_stream_that_is_destroyed():
     assert torch.equal(older.cpu(), pattern(1, start=9, device="cpu"))
     assert fresh.sum().item() == 0
     del x, older
+
+
+@simulated
+def test_a_page_out_that_fails_after_its_stream_is_destroyed(device):
+    with Foreign() as stream, torch.cuda.stream(stream):
+        stream.wait_stream(torch.cuda.default_stream())
+        x = pattern(1)
+        x.add_(1)
+    device.fault("cudaMemcpyAsync", error=UNKNOWN)
+    evict()
+    device.clear_faults()
+    assert is_resident(x)
+    assert torch.equal(x.cpu(), pattern(1, start=1, device="cpu"))
 
 
 @pytest.mark.parametrize("run", [at_once, in_a_node])

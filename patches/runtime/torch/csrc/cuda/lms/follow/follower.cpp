@@ -413,6 +413,7 @@ void Follower::make_plans() {
   if (mover_.out_rate(false) <= 0 || mover_.in_rate(false) <= 0) {
     return;
   }
+  (void)room_.limit().part(1); // the first time, it pauses the mutex, and scripts may change
   for (const auto& script : scripts_) {
     if (script->recording() && script->recording()->ready()) {
       Recording recording = *std::exchange(script->recording(), std::nullopt);

@@ -379,7 +379,11 @@ void Mover::give_up(Block& block) {
   (void)cudaGetLastError();
   (void)cudaStreamSynchronize(transfer_.ahead());
   (void)cudaStreamSynchronize(transfer_.out());
-  (void)cudaStreamSynchronize(home_of(block));
+  if (block.home && compat::is_external(*block.home)) {
+    (void)cudaDeviceSynchronize(); // the user may have destroyed the stream
+  } else if (block.home) {
+    (void)cudaStreamSynchronize(block.home->stream());
+  }
   (void)cudaGetLastError();
   block.left.reset();
   block.host.touched.reset();

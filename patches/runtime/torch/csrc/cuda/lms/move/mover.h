@@ -269,9 +269,6 @@ class Mover {
   void give_up(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);
   bool matches(const Block& block);
-  cudaStream_t home_of(const Block& block) const {
-    return block.home ? block.home->stream() : transfer_.out();
-  }
 
   const c10::DeviceIndex device_;
   const Settings& settings_;
