@@ -294,8 +294,9 @@ def get_limit_lms():
     r"""Returns the limit that was set with ``set_limit_lms``.
 
     Returns:
-        int: bytes per device; 0 means automatic. The value of an automatic limit
-        is ``torch.cuda.lms.stats()["limit_bytes"]``.
+        int: bytes per device; 0 means automatic. Then
+        ``torch.cuda.lms.stats()["limit_bytes"]`` says at how many bytes LMS
+        starts to page out.
     """
     return _settings["limit"]
 
@@ -1395,7 +1396,8 @@ def stats(device=None):
           and the largest request that it can serve
         - ``fragmentation``: the share of ``free_bytes`` that a single request for
           all of it could not use (float, 0 to 1); absent if the cache is empty
-        - ``limit_bytes``: the limit that was set, or the value of the automatic one
+        - ``limit_bytes``: the limit that was set; if it is automatic, 95 % of what the
+          process can get, where LMS starts to page out
         - ``over_limit_count``, ``over_limit_bytes_peak``: requests that exceeded
           the limit that was set, and the largest excess
         - ``watching``: 1 if LMS tracks what operators use, 0 if memory use is too
@@ -1404,7 +1406,7 @@ def stats(device=None):
           had reported; nothing was lost
         - ``compressed_count``, ``compressed_bytes``, ``compressed_written_bytes``:
           storages that were compressed on their way to the host, their bytes, and
-          what the bytes became; counted when LMS next has to do with the storage
+          what the bytes became; counted when LMS next handles the storage
         - ``adopted``: storages that existed before LMS managed them
         - ``out_of_memory_retries``: allocations that failed at first
         - ``out_of_memory_caught``: operators that continued without memory that
