@@ -1073,7 +1073,8 @@ def _guard_addresses():
         if hasattr(torch, "UntypedStorage"):
             # Slices that were made before are known by their likeness to this one.
             storage = torch.UntypedStorage(2)
-            _check(_library.lms_know_slice(storage[:1]._cdata, storage._cdata))
+            part = storage[:1]
+            _check(_library.lms_know_slice(part._cdata, storage._cdata))
         else:
             # Not an operator in these releases, and it needs a storage that is not paged out.
             torch.Tensor.record_stream = _as_operator(torch.Tensor.record_stream)

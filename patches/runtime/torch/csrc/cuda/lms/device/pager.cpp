@@ -84,7 +84,10 @@ bool Pager::disown(Block& block, at::DataPtr& held) {
     const c10::cuda::CUDAGuard guard(device);
     Native(native_).record_stream(block.memory, c10::cuda::getCurrentCUDAStream(device));
   }
+  void* const address = block.memory.get();
+  const size_t size = block.size;
   Registry::disown(block, held);
+  mover.taken(address, size); // it was noted as free, and is not
   return true;
 }
 

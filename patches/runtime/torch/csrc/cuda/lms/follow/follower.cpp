@@ -110,9 +110,9 @@ void Follower::appeared(Block& block, bool first, uint32_t before) {
 void Follower::freed(Block& block) {
   if (on()) {
     recorder_.freed(block.followed);
-    put(block.slot, nullptr);
-    block.slot = 0;
   }
+  put(block.slot, nullptr); // also between two iterations, when another thread frees the block
+  block.slot = 0;
 }
 
 // The block has this number from now on. Number 0 is nobody's.
@@ -189,8 +189,8 @@ void Follower::foresee() {
 }
 
 void Follower::act() {
-  if (acting_) {
-    return; // another thread acts, and has paused the mutex
+  if (acting_ || pools_.capturing()) {
+    return; // another thread acts, and has paused the mutex; or a graph would get the transfers
   }
   struct Acting {
     bool& now;

@@ -379,6 +379,7 @@ void Mover::give_up(Block& block) {
   (void)cudaGetLastError();
   (void)cudaStreamSynchronize(transfer_.ahead());
   (void)cudaStreamSynchronize(transfer_.out());
+  (void)cudaStreamSynchronize(transfer_.in()); // the last page-in may still read the buffer
   if (block.home && compat::is_external(*block.home)) {
     (void)cudaDeviceSynchronize(); // the user may have destroyed the stream
   } else if (block.home) {
