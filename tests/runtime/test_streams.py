@@ -227,9 +227,12 @@ def test_a_page_out_that_fails_after_its_stream_is_destroyed(device):
         stream.wait_stream(torch.cuda.default_stream())
         x = pattern(1)
         x.add_(1)
+    before = torch.cuda.lms.get_compression()
+    torch.cuda.lms.set_compression("off")  # so that it copies
     device.fault("cudaMemcpyAsync", error=UNKNOWN)
     evict()
     device.clear_faults()
+    torch.cuda.lms.set_compression(before)
     assert is_resident(x)
     assert torch.equal(x.cpu(), pattern(1, start=1, device="cpu"))
 
