@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from releases import since
 from simcuda.process import run_sim
 
 
@@ -56,9 +56,7 @@ def freed_meanwhile(device, how):
     return sum(values) == total, len(kept), device.races()
 
 
-@pytest.mark.skipif(
-    not hasattr(torch, "UntypedStorage"), reason="storages of this release have types"
-)
+@since((2, 0), "Tensor.untyped_storage()")
 @pytest.mark.parametrize("how", ["move", "off", "method"])
 def test_a_thread_with_the_gil_frees_a_storage(how):
     assert run_sim(freed_meanwhile, how, timeout=60) == [True, 6, []]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import MIB
+from releases import since
 from simcuda.process import run_sim
 from tensors import evict, managed, pattern
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch, "UntypedStorage"), reason="storages of this release have types"
-)
+pytestmark = since((2, 0), "Tensor.untyped_storage()")
 
 BEGIN, END = 4 << 10, 8 << 10  # bytes
 
