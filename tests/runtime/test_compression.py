@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import ON_HARDWARE, SMALL
 from hardware import simulated
 from past import write_unseen
 from releases import since
@@ -480,8 +480,9 @@ class TestAuto:
         _, counts = planned(24, beside=lambda: noise.bitwise_not_(), limit=36)
         last = counts[-1]
         assert last["page_out_bytes"] - last["compressed_bytes"] >= 8 * MIB
-        # The others do. By how much, depends on which of them the plan has chosen.
-        assert last["compressed_written_bytes"] < 0.95 * last["compressed_bytes"]
+        # The others do. By how much, depends on the plan, and a GPU has other ones.
+        most = 0.95 if ON_HARDWARE else 0.9
+        assert last["compressed_written_bytes"] < most * last["compressed_bytes"]
 
     def test_small_tensors_are_copied(self):
         _, counts = planned(24, mib=0.5, limit=16)
