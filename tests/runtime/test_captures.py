@@ -1,10 +1,12 @@
 """CUDA graphs and private pools: captures inside compiled code, and what else happens meanwhile."""
 
 import contextlib
+import gc
 import threading
 
 import pytest
 import torch
+from conftest import ON_HARDWARE
 from releases import since
 from simcuda.process import run_sim
 from tensors import evict, is_resident, managed, pattern, raw_address, turn_on
@@ -57,6 +59,29 @@ def test_a_pool_that_others_use_goes_on():
 
 
 @since((2, 5), "pools of memory")
+def test_what_is_paged_in_is_not_the_pools():
+    x = managed(pattern(1))
+    evict()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        before = pool.use_count()
+        x.sum()
+        assert pool.use_count() == before
+        inside = pattern(1)
+    pools = {
+        segment["address"]: tuple(segment["segment_pool_id"])
+        for segment in torch.cuda.memory_snapshot()
+    }
+
+    def pool_of(tensor):
+        address = raw_address(tensor)
+        return pools[max(start for start in pools if start <= address)]
+
+    assert pool_of(x) == (0, 0)
+    assert pool_of(inside) == tuple(pool.id)
+
+
+@since((2, 5), "pools of memory")
 def test_a_pool_from_before_lms_is_left_alone():
     torch.cuda.set_enabled_lms(False)
     pool = torch.cuda.MemPool()
@@ -70,6 +95,28 @@ def test_a_pool_from_before_lms_is_left_alone():
     assert is_resident(x)
     assert not is_resident(outside)
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+
+
+@since((2, 5), "pools of memory")
+def test_memory_of_a_pool_that_is_gone_is_nobodys(device):
+    if not ON_HARDWARE:
+        device.reuse_addresses(True)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = pattern(1)
+    address = raw_address(x)
+    torch.cuda.synchronize()
+    del x, pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_enabled_lms(False)
+    outside = [pattern(1) for _ in range(24)]
+    turn_on()
+    assert address in map(raw_address, outside)
+    for tensor in outside:
+        managed(tensor)
+    evict()
+    assert not any(map(is_resident, outside))
 
 
 def capture(body):

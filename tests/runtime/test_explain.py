@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import MIB
 from releases import size_of
+from simcuda.process import run_sim
 from tensors import evict, managed, pattern, stat
 
 PROBE = Path(__file__).parents[2] / "lmsbuild/data/probe.py"
@@ -125,6 +126,24 @@ def test_another_device():
     assert len(kept) == 4
     assert explain(1).startswith("LMS pages out")
     assert explain(0).startswith("LMS has paged nothing out")
+
+
+def test_another_device_is_not_disturbed():
+    assert run_sim(explained_from_another_device, devices=2) == [True, True]
+
+
+def explained_from_another_device(device):
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x = torch.arange(1 << 18, dtype=torch.int32).to("cuda:1")
+    x.sum()
+    torch.cuda.lms.explain(1)  # looks whether the release check works
+    torch.cuda.reclaim_inactive()
+    moved = not torch.cuda.lms.is_resident(x)
+    return moved, torch.equal(x.cpu(), torch.arange(1 << 18, dtype=torch.int32))
 
 
 def test_the_probe_tries_it_out(capsys):

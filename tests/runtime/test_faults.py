@@ -364,6 +364,7 @@ CASES = [
     (Planned, "cudaEventRecord", UNKNOWN),
     (Planned, "cudaStreamWaitEvent", UNKNOWN),
     (Planned, "cuLaunchKernel", UNKNOWN),
+    (Planned, "cudaThreadExchangeStreamCaptureMode", UNKNOWN),
     (NoFreeEvents, "cudaEventCreate", UNKNOWN),
     (FirstPageOuts, "cudaHostRegister", OUT_OF_MEMORY),
     (FirstPageOuts, "cudaMemcpyAsync", UNKNOWN),
@@ -516,6 +517,39 @@ def make_no_kernels(device, api, error):
     device.clear_faults()
     equal = torch.equal(x.cpu(), torch.arange(2, (1 << 18) + 2, dtype=torch.int32))
     return {"moved": moved, "called": calls > 0, "equal": equal, "races": device.races()}, why
+
+
+def page_out_behind_a_page_in(device):
+    """A page-out fails while the last page-in still reads the host memory that it is to write."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    device.fault("nvrtcVersion", 1, 11, from_=True)  # without kernels, everything is copied
+    x = torch.arange(1 << 18, dtype=torch.int32).cuda()
+    x.sum()
+    torch.cuda.reclaim_inactive()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.sum()
+    device.fault("cudaStreamWaitEvent", 1, 999)
+    torch.cuda.reclaim_inactive()
+    device.clear_faults()
+    there = torch.cuda.lms.is_resident(x)
+    x.data_ptr()  # it stays from now on
+    with torch.cuda.stream(torch.cuda.Stream()):
+        other = torch.ones(1 << 18, device="cuda")
+        other.sum()
+    torch.cuda.reclaim_inactive()  # takes the host memory
+    moved = not torch.cuda.lms.is_resident(other)
+    equal = torch.equal(x.cpu(), torch.arange(1 << 18, dtype=torch.int32))
+    return {"there": there, "moved": moved, "equal": equal, "races": device.races()}
+
+
+def test_a_page_out_that_fails_behind_a_page_in(tmp_path):
+    environment = {"PYTORCH_KERNEL_CACHE_PATH": str(tmp_path)}
+    found = run_sim(page_out_behind_a_page_in, environment=environment)
+    assert found == {"there": True, "moved": True, "equal": True, "races": []}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +18,7 @@ from conftest import DEVICE, MIB, ON_HARDWARE
 from hardware import simulated
 from held import wait_for
 from releases import since
-from tensors import floats, pattern, stat
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
 pytestmark = since((2, 1), "hooks of all optimizers")
 
@@ -337,6 +341,167 @@ def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
     assert stat("planned_iterations") > 4
     assert torch.cuda.memory_stats()["num_alloc_retries"] >= times
     assert stat("plans") == 3 if times == 1 else stat("plans") > 3
+
+
+def test_what_is_on_its_way_cannot_be_read_unseen(writer):
+    """Extensions do not wait for what a plan brings: they read it, or are refused."""
+    train_until_planned()
+    chain = Chain()
+    target = torch.zeros(floats(1), device="cuda")
+    read: list[tuple[torch.Tensor, torch.Tensor]] = []
+    refused = []
+
+    def look(_: torch.Tensor) -> None:
+        for weight in chain.weights:
+            target.zero_()
+            fetched = is_resident(weight)
+            try:
+                writer.copy(weight, target, 0, 0, MIB)
+            except unseen.PagedOut:
+                refused.append(fetched)
+            else:
+                read.append((target.cpu(), weight.cpu()))
+
+    for k in range(7 + 3 * LAYERS):
+        if k > 6 and k % 3 == 2:  # it departs from the plan
+            hook = chain.weights[k // 3 % LAYERS].register_hook(look)
+            chain.train(pattern(1, start=k))
+            hook.remove()
+        else:
+            chain.train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    assert any(refused)
+    assert all(torch.equal(seen, true) for seen, true in read)
+
+
+@simulated
+@since((2, 2), "storages that are copied when they are written")
+def test_a_storage_that_goes_while_its_operator_waits():
+    train_until_planned()
+    a, x = managed(pattern(1)), managed(pattern(1, start=3))
+    evict()
+    x.sum()
+    torch.cuda.empty_cache()
+    full = torch.empty_like(x)  # the rest of the segment
+    DEVICE.hold("cudaMalloc")
+    thread = threading.Thread(target=a.copy_, args=(x,))  # the page-in of `a` waits for memory
+    thread.start()
+    assert wait_for(DEVICE, "cudaMalloc")
+    y = torch._lazy_clone(x)  # LMS does not manage the memory any more
+    DEVICE.release("cudaMalloc")
+    thread.join()
+    for _ in range(2):
+        torch.cuda.lms.step()
+    del full
+    for tensor in (a, x, y):
+        assert torch.equal(tensor.cpu(), pattern(1, start=3, device="cpu"))
+
+
+class Stop(Exception):
+    pass
+
+
+def on_their_way() -> list[Any]:
+    """Storages that a plan has begun to page in, and whose tensors are gone."""
+    train_until_planned()
+    chain = Chain()
+    for k in range(8):
+        chain.train(pattern(1, start=k))
+        torch.cuda.lms._wait_for_plans()
+    found = []
+
+    def look(_: torch.Tensor) -> None:
+        momenta = [state["momentum_buffer"] for state in chain.optimizer.state.values()]
+        for tensor in chain.weights + momenta:
+            try:
+                raw_address(tensor)
+            except RuntimeError:
+                if is_resident(tensor):
+                    found.append(tensor.untyped_storage())
+        if found:
+            raise Stop
+
+    for weight in chain.weights:
+        weight.register_hook(look)
+    with pytest.raises(Stop):
+        chain.train(pattern(1))
+    return found
+
+
+@since((2, 10), "storages that know their Python objects")
+@simulated
+def test_lms_is_turned_off_while_only_python_has_what_is_on_its_way():
+    """A second reference to such a storage takes the GIL, which another thread may have."""
+    storages = on_their_way()
+    gc.collect()
+    freed = torch.empty(floats(1 / 64), device="cuda").untyped_storage()
+    DEVICE.hold("cudaStreamWaitEvent", seconds=0.2)
+    thread = threading.Thread(target=torch.cuda.set_enabled_lms, args=(False,))
+    thread.start()
+    assert wait_for(DEVICE, "cudaStreamWaitEvent")
+    faulthandler.dump_traceback_later(20, exit=True)  # a deadlock with the GIL
+    sys.setswitchinterval(60)
+    ctypes.PyDLL(None).usleep(500_000)  # with the GIL, as any function in C
+    del freed  # waits for the mutex of LMS
+    sys.setswitchinterval(0.005)
+    thread.join()
+    faulthandler.cancel_dump_traceback_later()
+    assert storages
+
+
+def test_a_graph_writes_what_a_plan_has_copied():
+    train_until_planned()
+    chain = Chain()
+
+    def train(x: torch.Tensor, captured: int) -> list[torch.Tensor]:
+        chain.optimizer.zero_grad()
+        outputs = [x]
+        for k, weight in enumerate(chain.weights):
+            outputs.append(torch.sin(outputs[-1] * weight))
+            if k == captured:
+                with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                    for output in filter(is_resident, outputs):
+                        output.data.mul_(1)
+        outputs[-1].sum().backward()
+        chain.optimizer.step()
+        torch.cuda.lms._wait_for_plans()
+        return outputs
+
+    for k in range(8):
+        train(pattern(1, start=k), -1)
+    for k in range(LAYERS):
+        copied = stat("copied_ahead_count")
+        train(pattern(1, start=k), k)
+        assert stat("copied_ahead_count") > copied
+        train(pattern(1, start=k), -1)
+
+
+def test_a_plan_moves_nothing_during_a_capture():
+    train_until_planned()
+    chain = Chain()
+    counts = ("copied_ahead_count", "page_out_count", "prefetch_count")
+
+    def train(x: torch.Tensor, captured: int) -> None:
+        chain.optimizer.zero_grad()
+        for k, weight in enumerate(chain.weights):
+            if k == captured:
+                with (
+                    torch.cuda.lms.resident(x, weight),
+                    torch.cuda.graph(torch.cuda.CUDAGraph()),
+                ):
+                    before = [stat(name) for name in counts]
+                    x * weight  # as the plan expects
+                    assert [stat(name) for name in counts] == before
+            x = torch.sin(x * weight)
+        x.sum().backward()
+        chain.optimizer.step()
+        torch.cuda.lms._wait_for_plans()
+
+    for k in range(8):
+        train(pattern(1, start=k), -1)
+    for k in range(LAYERS):
+        train(pattern(1, start=k), k)
+        train(pattern(1, start=k), -1)
 
 
 class Programs(unseen.Programs):

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 from releases import RELEASE, since, untyped_storage
-from tensors import evict, floats, is_resident, managed, pattern, stat, turn_on
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 
 
 def test_dies_on_the_host():
@@ -226,6 +226,25 @@ def test_a_lazy_clone_on_another_stream():
         z = y.clone()  # nothing has to be waited for here, because x was complete
     torch.cuda.synchronize()
     assert torch.equal(z.cpu(), pattern(1, device="cpu"))
+
+
+@since((2, 2), "storages that are copied when they are written")
+def test_what_takes_the_memory_of_a_lazy_clone():
+    x, other = managed(pattern(2)), managed(pattern(2, start=3))
+    evict()
+    torch.cuda.empty_cache()
+    x.sum()
+    z = torch.empty_like(x)
+    full = [torch.empty_like(x) for _ in range(8)]  # the rest of the segment
+    place = raw_address(x)
+    y = torch._lazy_clone(x)
+    z.copy_(y)
+    del x, y
+    other.add_(1)  # paged in to where y was, after it was read
+    assert raw_address(other) == place
+    del full
+    assert torch.equal(z.cpu(), pattern(2, device="cpu"))
+    assert torch.equal(other.cpu(), pattern(2, start=4, device="cpu"))
 
 
 @since((2, 2), "storages that are copied when they are written")

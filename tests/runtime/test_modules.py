@@ -23,6 +23,16 @@ def conversion(request):
     torch.__future__.set_swap_module_params_on_conversion(before)
 
 
+@since((1, 8), "lazy modules")
+def test_a_lazy_module():
+    lazy = nn.LazyLinear(1 << 10, device="cuda")
+    with torch.cuda.lms.resident(lazy):
+        torch.cuda.reclaim_inactive()
+    torch.cuda.lms.exclude(lazy)
+    torch.cuda.lms.release(lazy)
+    assert torch.cuda.lms.wrap(lazy)(torch.ones(2, 1 << 10, device="cuda")).shape == (2, 1 << 10)
+
+
 @pytest.mark.usefixtures("conversion")
 def test_conversions():
     @torch.no_grad()

@@ -82,7 +82,18 @@ def test_a_slice_that_is_made_while_lms_is_off():
     assert bool((other == 7).all())
 
 
-def before_lms(device, used):
+def test_a_slice_of_what_has_moved():
+    x = managed(pattern(1))
+    evict()
+    other = torch.full_like(x, 7)
+    part = sliced(x)
+    part.add_(1)
+    torch.cuda.lms.release(x)
+    assert torch.equal(part.cpu(), expected() + 1)
+    assert bool((other == 7).all())
+
+
+def before_lms(device, used, then):
     """A slice that is made before LMS is turned on for the first time."""
     import torch
 
@@ -96,6 +107,12 @@ def before_lms(device, used):
         part.sum()
     torch.cuda.reclaim_inactive()
     other = torch.full_like(x, 7)
+    if then == "off and on":
+        torch.cuda.set_enabled_lms(False)
+        torch.cuda.set_enabled_lms(True)
+        torch.cuda.lms._watch()
+    elif then == "told":
+        x.data_ptr()
     results = []
     for use in (lambda: part.add_(1), lambda: part.cpu()):
         try:
@@ -111,9 +128,10 @@ def before_lms(device, used):
 STALE = pytest.param(False, marks=since((2, 0), "storages that refuse access"))
 
 
+@pytest.mark.parametrize("then", ["", "off and on", "told"])
 @pytest.mark.parametrize("used", [True, STALE])
-def test_a_slice_that_is_made_before_lms(used):
-    results, same, value, races = run_sim(before_lms, used)
+def test_a_slice_that_is_made_before_lms(used, then):
+    results, same, value, races = run_sim(before_lms, used, then)
     assert (same, races) == (True, [])
     if used:
         assert (results, value) == (["", ""], 1025)

@@ -5,9 +5,16 @@ import ctypes
 
 import pytest
 import torch
+import unseen
+from conftest import MIB
 from faults import UNKNOWN
 from hardware import simulated
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    return unseen.Extension(tmp_path_factory.mktemp("unseen"))
 
 
 def test_page_out_waits_for_the_streams_that_used_it():
@@ -121,6 +128,40 @@ def test_memory_goes_back_behind_a_page_in_that_its_own_stream_has_not_seen():
         assert fresh.sum().item() == 0
 
 
+@pytest.mark.parametrize("told", ["data_ptr", "resident", "exclude"])
+def test_what_is_told_may_be_used_on_any_stream(told, writer):
+    """As without LMS: nobody waits for what was there long ago."""
+    x, target = managed(pattern(1)), pattern(1, start=5)
+    torch.cuda.synchronize()
+    with torch.cuda.lms.resident(target):
+        evict()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.cuda.lms.resident(target))
+        if told == "data_ptr":
+            x.data_ptr()
+        elif told == "resident":
+            stack.enter_context(torch.cuda.lms.resident(x))
+        else:
+            torch.cuda.lms.exclude(x)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            writer.copy(x, target, 0, 0, MIB)
+            torch.cuda.current_stream().synchronize()
+    assert torch.equal(target.cpu(), pattern(1, device="cpu"))
+
+
+def test_data_ptr_of_what_an_operator_has_brought(writer):
+    x, target = managed(pattern(1)), pattern(1, start=5)
+    torch.cuda.synchronize()
+    with torch.cuda.lms.resident(target):
+        evict()
+        x.sum()  # this stream waits for it
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x.data_ptr()
+            writer.copy(x, target, 0, 0, MIB)
+            torch.cuda.current_stream().synchronize()
+    assert torch.equal(target.cpu(), pattern(1, device="cpu"))
+
+
 def test_record_stream_reaches_the_native_allocator():
     side = torch.cuda.Stream()
     x = managed(pattern(2))
@@ -133,6 +174,20 @@ def test_record_stream_reaches_the_native_allocator():
     torch.cuda.current_stream().wait_stream(side)
     assert torch.equal(y.cpu(), pattern(2, device="cpu") * 2)
     assert fresh.sum().item() == 0
+
+
+def test_record_stream_of_another_device():
+    x, y = managed(pattern(1)), managed(pattern(1, start=3))
+    evict()
+    x.record_stream(torch.cuda.Stream(device="cuda:1"))
+    y.record_stream(torch.cuda.default_stream("cuda:1"))
+    evict()
+    assert is_resident(x)  # only the native allocator orders devices
+    assert is_resident(y)
+    assert torch.equal(x.cpu(), pattern(1, device="cpu"))
+    assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
+    del x, y
+    assert torch.cuda.memory_allocated() == 0
 
 
 def test_record_stream_survives_a_page_out():

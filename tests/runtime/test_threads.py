@@ -508,3 +508,38 @@ def forked(device, seconds):
 def test_a_child_drops_what_it_inherits():
     # Another thread has the mutex at that moment; the device's memory is the parent's.
     assert run_sim(forked, 20, timeout=TIMEOUT) == 0
+
+
+def forked_while_pinning(device):
+    import ctypes
+    import os
+    import signal
+    import threading
+    import time
+
+    import torch
+
+    torch.cuda.set_limit_lms(16 << 20)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    api = "cudaHostRegister"
+    device.hold(api, seconds=0.5)
+    kept = [torch.ones(1 << 18, device="cuda") for _ in range(15)]  # host memory is pinned ahead
+    deadline = time.monotonic() + 30
+    while not device.waiting(api) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    waiting = device.waiting(api)
+    child = os.fork()
+    if child == 0:
+        torch.cuda.lms.step()
+        ctypes.CDLL(None).exit(7)  # runs static destructors
+    killer = threading.Timer(30, os.kill, (child, signal.SIGKILL))
+    killer.start()
+    _, status = os.waitpid(child, 0)
+    killer.cancel()
+    assert len(kept) == 15
+    return waiting, os.WEXITSTATUS(status) if os.WIFEXITED(status) else "the child hangs"
+
+
+def test_a_child_ends_while_the_parent_pins():
+    assert run_sim(forked_while_pinning, timeout=TIMEOUT) == [1, 7]

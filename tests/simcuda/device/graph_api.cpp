@@ -74,6 +74,7 @@ SIMCUDA_API cudaError_t cudaStreamGetCaptureInfo_v2(
 }
 
 SIMCUDA_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  SIMCUDA_ENTER("cudaThreadExchangeStreamCaptureMode");
   const cudaStreamCaptureMode before = this_thread().capture_mode;
   this_thread().capture_mode = *mode;
   *mode = before;

@@ -775,8 +775,8 @@ def _storages(tensors):
         elif tensor.layout is torch.strided and tensor.is_cuda:
             try:
                 yield _storage_of(tensor)
-            except (NotImplementedError, RuntimeError):
-                # A wrapper without memory of its own.
+            except (NotImplementedError, RuntimeError, ValueError):
+                # A wrapper without memory of its own, or a lazy parameter.
                 continue
 
 

@@ -171,6 +171,11 @@ class CUDAAllocator {
 // Whether the native allocator can enforce a limit on how much it takes.
 constexpr bool kHasFraction = false;
 
+// Only captures have pools in these releases.
+inline void leave_pool(cca::CUDAAllocator&, c10::DeviceIndex, MempoolId) {}
+template <class Filter>
+void enter_pool(cca::CUDAAllocator&, c10::DeviceIndex, MempoolId, const Filter&) {}
+
 inline cca::SnapshotInfo snapshot(cca::CUDAAllocator& /*allocator*/) {
   cca::SnapshotInfo info;
   for (auto& segment : cca::native::snapshot()) {

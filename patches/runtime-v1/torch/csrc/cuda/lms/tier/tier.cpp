@@ -68,7 +68,7 @@ void Tier::recorded(void* address, c10::cuda::CUDAStream stream) {
   const Lock lock;
   Runtime::get().each([&](Pager& pager) {
     if (Block* const block = address ? pager.registry.find(address) : nullptr) {
-      pager.mover.record_stream(*block, stream);
+      pager.record_stream(*block, stream);
     }
   });
 }

@@ -333,6 +333,9 @@ int lms_record(int device, int on) {
 
 int lms_step() {
   return checked([] {
+    if (Lock::forked()) {
+      return; // it may still train, without the GPU
+    }
     const Lock lock;
     Runtime::get().each([](Pager& pager) { pager.step(); });
   });
@@ -391,8 +394,12 @@ int lms_checks(int device, const char** why) {
   static thread_local std::string reason;
   const int known = checked([&] {
     const Lock lock;
-    Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device));
-    reason = !pager || pager->mover.checks() ? "" : pager->mover.why_no_checks();
+    if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
+      const c10::cuda::CUDAGuard guard(pager->device);
+      reason = pager->mover.checks() ? "" : pager->mover.why_no_checks();
+    } else {
+      reason.clear();
+    }
   });
   *why = reason.c_str();
   return known;

@@ -4,7 +4,9 @@
 #include <c10/util/SmallVector.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,13 @@ struct Later {
   void* context;
 };
 
+// A reference to drop, and the thread that has to: another one may hold the native allocator's
+// mutex, and must not take the GIL.
+struct Storage {
+  const bool* thread; // its t_held
+  c10::intrusive_ptr<c10::StorageImpl> reference;
+};
+
 using Memory = c10::SmallVector<at::DataPtr, 2>;
 
 // pthreads, because std::condition_variable needs a newer libstdc++ than the one of the oldest
@@ -25,7 +34,7 @@ struct Shared {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
   std::vector<Later> later;
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+  std::vector<Storage> storages;
   Memory memory;
 };
 
@@ -88,8 +97,13 @@ Lock::~Lock() {
       call.function(call.context);
     }
   }
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
-  storages.swap(s.storages);
+  const auto own =
+      std::stable_partition(s.storages.begin(), s.storages.end(), [](const Storage& storage) {
+        return storage.thread != &t_held;
+      });
+  const std::vector<Storage> storages(
+      std::make_move_iterator(own), std::make_move_iterator(s.storages.end()));
+  s.storages.erase(own, s.storages.end());
   const Memory memory = std::move(s.memory);
   s.memory.clear();
   give();
@@ -133,7 +147,7 @@ void Lock::later(void (*function)(void*), void* context) {
 
 void Lock::drop_later(c10::intrusive_ptr<c10::StorageImpl> storage) {
   if (storage) {
-    shared().storages.push_back(std::move(storage));
+    shared().storages.push_back({&t_held, std::move(storage)});
   }
 }
 

@@ -38,6 +38,17 @@ class Native {
     allocator_->emptyCache();
   }
 
+  // The next allocations do not go to the pool, until enter_pool() is called.
+  void leave_pool(c10::DeviceIndex device, compat::MempoolId pool) const {
+    const Lock::Pause pause;
+    compat::leave_pool(*allocator_, device, pool);
+  }
+  template <class Filter>
+  void enter_pool(c10::DeviceIndex device, compat::MempoolId pool, const Filter& filter) const {
+    const Lock::Pause pause;
+    compat::enter_pool(*allocator_, device, pool, filter);
+  }
+
   compat::cca::DeviceStats stats(c10::DeviceIndex device) const {
     const Lock::Pause pause;
     return allocator_->getDeviceStats(device);

@@ -17,6 +17,7 @@
 
 #include <list>
 #include <optional>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -61,7 +62,8 @@ struct Block {
         pager(pager),
         device(native.device()),
         size(bytes),
-        memory(std::move(native)) {}
+        memory(std::move(native)),
+        known(memory.get()) {}
 
   Registry& registry;
   Pager& pager;
@@ -70,6 +72,7 @@ struct Block {
   StateMachine state{State::Resident};
 
   at::DataPtr memory; // from the native allocator; empty when paged out
+  const void* known; // its address at first, or when the program was last told
   HostCopy host; // kept after a page-in for as long as it is valid
   bool dirty = true; // an operator may have changed the bytes since the last copy to the host
 
@@ -91,9 +94,12 @@ struct Block {
   std::optional<compat::WeakStorage> owner;
 
   Residency stays;
+  std::vector<c10::DeviceIndex> abroad; // other devices of which a stream was recorded for it
   uint64_t collective = 0; // number of the last collective that used it, see Mover::finished()
   bool counted = false; // an operator has used it, so LMS can move it
-  bool failed = false; // a page-in failed; every access throws until one succeeds
+  // Accesses to the storage throw, until an operator brings the block: its bytes are not on the
+  // device, or may not have arrived yet.
+  bool hidden = false;
   const char* user = nullptr; // the last operator that used it
   Origin origin;
   Recorder::Number number; // in the user's recording

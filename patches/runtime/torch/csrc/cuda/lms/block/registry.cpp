@@ -71,6 +71,18 @@ void Registry::place(Block& block, c10::StorageImpl& storage, void* data) {
   held = at::DataPtr(data, &block, &Registry::deleter, block.device);
 }
 
+void Registry::hide(Block& block, c10::StorageImpl& storage, const char* why) {
+  place(block, storage, compat::nowhere());
+  compat::forbid_access(storage, why);
+  block.hidden = true;
+}
+
+void Registry::show(Block& block, c10::StorageImpl& storage) {
+  place(block, storage, block.memory.get());
+  compat::allow_access(storage);
+  block.hidden = false;
+}
+
 Block* Registry::find(const void* address) const {
   const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block* block) {
     return block->memory.get() == address;

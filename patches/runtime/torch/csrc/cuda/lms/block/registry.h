@@ -57,8 +57,11 @@ class Registry {
   // Called when an operator has used the storage. From then on its block can be moved.
   void claim(Block& block, c10::StorageImpl& storage);
 
-  // Changes the address in the storage's DataPtr; the new address may be null.
+  // Changes the address in the storage's DataPtr. hide() takes it away, and lets every access throw
+  // this message until show() is called.
   static void place(Block& block, c10::StorageImpl& storage, void* data);
+  static void hide(Block& block, c10::StorageImpl& storage, const char* why);
+  static void show(Block& block, c10::StorageImpl& storage);
 
   // The block whose memory starts at this address; null if there is none.
   Block* find(const void* address) const;

@@ -14,7 +14,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #define LMS_TORCH_AT_LEAST(minor) \
   (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
@@ -128,6 +130,19 @@ inline StrongStorage lock(const WeakStorage& weak) {
 // The ids of PyTorch's own streams are odd, and 0 is the default stream.
 inline bool is_external(c10::cuda::CUDAStream stream) {
   return stream.id() != 0 && (stream.id() & 1) == 0;
+}
+
+// From leave_pool() to enter_pool(), the allocations that the filter accepts do not go to the pool.
+inline void leave_pool(cca::CUDAAllocator& allocator, c10::DeviceIndex device, MempoolId pool) {
+  allocator.endAllocateToPool(device, pool);
+}
+inline void enter_pool(
+    cca::CUDAAllocator& allocator,
+    c10::DeviceIndex device,
+    MempoolId pool,
+    std::function<bool(cudaStream_t)> filter) {
+  allocator.beginAllocateToPool(device, pool, std::move(filter));
+  allocator.releasePool(device, pool); // the line before has counted one more user
 }
 
 // The native allocator's segments, without their history.

@@ -60,7 +60,7 @@ Block* Pager::adopt_sliced(c10::StorageImpl& storage, c10::StorageImpl& slice, s
   }
   const auto* const memory = static_cast<const char*>(block->memory.get());
   const auto* const data = static_cast<const char*>(compat::data_ptr(slice).get());
-  if (!memory || data < memory || data > memory + block->size) {
+  if (memory != block->known || data < memory || data > memory + block->size) {
     const char* const why =
         "LMS: a storage has been moved after a slice of it (storage[begin:end]) was made. Make the "
         "slice while LMS is on, or pass the tensor to torch.cuda.lms.exclude() before.";
@@ -76,7 +76,7 @@ Block* Pager::adopt_sliced(c10::StorageImpl& storage, c10::StorageImpl& slice, s
 
 bool Pager::disown(Block& block, at::DataPtr& held) {
   const Stay stay(registry, block);
-  if (!block.on_device() || pools.capturing()) {
+  if (!block.on_device() || block.hidden || pools.capturing()) {
     return false;
   }
   mover.synchronize(); // whoever uses it from now on does not wait for transfers
@@ -94,8 +94,22 @@ bool Pager::disown(Block& block, at::DataPtr& held) {
 void Pager::keep(Block& block, Reason reason, c10::cuda::CUDAStream stream) {
   const Stay stay(registry, block);
   room.bring(block, stream);
+  mover.finish(block); // what is not seen may run on any stream
   registry.stay(block, reason);
+  block.known = block.memory.get();
   mover.wrote(block);
+}
+
+void Pager::record_stream(Block& block, c10::cuda::CUDAStream stream) {
+  if (stream.device_index() == device) {
+    mover.record_stream(block, stream);
+    return;
+  }
+  // Page-outs are not ordered with streams of other devices, so the block does not leave any more.
+  block.abroad.push_back(stream.device_index());
+  const Stay stay(registry, block);
+  keep(block, Reason::Address, c10::cuda::getCurrentCUDAStream(device));
+  Native(native_).record_stream(block.memory, stream);
 }
 
 void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
@@ -107,21 +121,28 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
   }
   if (any && !block.stays.lasting()) {
     mover.synchronize();
+    for (const c10::DeviceIndex other : std::exchange(block.abroad, {})) {
+      const Lock::Pause pause;
+      const compat::RelaxedCapture relaxed;
+      const c10::cuda::CUDAGuard guard(other);
+      C10_CUDA_CHECK(cudaDeviceSynchronize());
+    }
   }
 }
 
 void Pager::touch(Block& block, c10::cuda::CUDAStream stream) {
   const Stay stay(registry, block);
   room.bring(block, stream);
+  mover.finish(block);
   mover.wrote(block);
 }
 
 void Pager::fail(Block& block, const std::string& message) {
   if (block.owner) {
     auto storage = block.owner->lock();
-    if (storage) {
+    if (storage && Registry::block_of(*storage) == &block) {
       compat::forbid_access(*storage, message);
-      block.failed = true;
+      block.hidden = true;
     }
     Lock::drop_later(std::move(storage));
   }
@@ -141,7 +162,7 @@ void Pager::restore() {
       continue; // freed during a pause
     }
     compat::StrongStorage storage;
-    if (block->state.is(State::PagedOut)) {
+    if (block->state.is(State::PagedOut) || block->hidden) {
       if (block->owner) {
         const compat::WeakStorage owner = *block->owner;
         const Lock::Pause pause; // if only Python has the storage, this takes the GIL
@@ -211,6 +232,9 @@ void Pager::uses(
     }
     recorders.users.in_operator(unit, name);
     follower.in_operator(unit, name, stream);
+  }
+  if (block.state.is(State::Freed)) {
+    return; // during a pause
   }
   recorders.users.used(block.number, block.size, write);
   follower.used(block, write);

@@ -63,6 +63,10 @@ class Pager : private Registry::Listener {
   // c10::OutOfMemoryError.
   void keep(Block& block, Reason reason, c10::cuda::CUDAStream stream);
 
+  // Records that a stream uses the block in ways that operators do not show. Pauses the mutex.
+  // Throws c10::Error.
+  void record_stream(Block& block, c10::cuda::CUDAStream stream);
+
   // Removes the reasons. Unseen work may be queued on any stream, so this waits for the device if
   // no lasting reason is left. Pauses the mutex.
   void let_go(Block& block, std::initializer_list<Reason> reasons);

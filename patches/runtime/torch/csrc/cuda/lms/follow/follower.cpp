@@ -19,8 +19,22 @@ namespace {
 // Of a transfer, besides its bytes: the calls, and the events between streams.
 constexpr double kOverhead = 10e-6; // seconds
 
+// Events of an iteration. A program that takes no more steps is not recorded for ever.
+constexpr size_t kMost = size_t(1) << 22;
+
 // Plans are made again when the limit has changed by this part.
 constexpr double kChange = 0.005;
+
+// Sets the flag for a scope.
+struct Acting {
+  bool& now;
+  explicit Acting(bool& flag) : now(flag) {
+    now = true;
+  }
+  ~Acting() {
+    now = false;
+  }
+};
 
 } // namespace
 
@@ -55,6 +69,10 @@ void Follower::in_operator(uint64_t unit, const char* name, c10::cuda::CUDAStrea
     recorder_.mark(stream.stream());
   }
   if (!recorder_.in_operator(unit, name)) {
+    return;
+  }
+  if (recorder_.events().size() > kMost) {
+    stop();
     return;
   }
   ++place_;
@@ -164,7 +182,7 @@ bool Follower::change_script() {
             Script::same)) {
       continue;
     }
-    script_ = other->get();
+    follow(**other);
     next_action_ = 0;
     const std::vector<Action>& actions = script_->actions();
     while (next_action_ < actions.size() && actions[next_action_].place < place_) {
@@ -189,25 +207,23 @@ void Follower::foresee() {
 }
 
 void Follower::act() {
-  if (acting_ || pools_.capturing()) {
-    return; // another thread acts, and has paused the mutex; or a graph would get the transfers
+  if (acting_) {
+    return; // another thread acts or steps, and has paused the mutex
   }
-  struct Acting {
-    bool& now;
-    explicit Acting(bool& flag) : now(flag) {
-      now = true;
-    }
-    ~Acting() {
-      now = false;
-    }
-  };
   const Acting acting(acting_);
-  while (room_.may_move() && script_ && next_action_ < script_->actions().size() &&
-         script_->actions()[next_action_].place <= place_) {
-    const Action action = script_->actions()[next_action_++];
-    perform(action);
+  try {
+    const compat::RelaxedCapture relaxed; // another device may be captured
+    while (room_.may_move() && script_ && next_action_ < script_->actions().size() &&
+           script_->actions()[next_action_].place <= place_) {
+      const Action action = script_->actions()[next_action_++];
+      perform(action);
+    }
+    fetch();
+  } catch (const std::exception& error) {
+    (void)cudaGetLastError();
+    mover_.trouble(error.what());
+    stop();
   }
-  fetch();
 }
 
 void Follower::perform(const Action& action) {
@@ -236,7 +252,7 @@ void Follower::expect_end(Block& block, plan::Place ended) {
 
 // Fetches in the order of the plan, as far as there is room.
 void Follower::fetch() {
-  while (!pending_.empty()) {
+  while (room_.may_move() && !pending_.empty()) {
     const Pending next = pending_.front();
     Block* const block = block_of(next.number);
     if (next.needed > place_ && block && block->state.is(State::PagedOut)) {
@@ -277,11 +293,11 @@ bool Follower::wanted() {
 
 void Follower::step() {
   if (acting_) {
-    return;
+    return; // another thread acts or steps, and has paused the mutex
   }
-  // A graph may be captured on another device meanwhile.
-  const compat::RelaxedCapture relaxed;
+  const Acting acting(acting_);
   try {
+    const compat::RelaxedCapture relaxed; // another device may be captured
     if (!wanted()) {
       stop();
       return;
@@ -512,7 +528,7 @@ void Follower::log(bool followed) {
 
 void Follower::begin() {
   base_ += static_cast<uint64_t>(place_ + 1);
-  script_ = last_ && last_->planned() ? last_ : nullptr;
+  Script* const script = last_ && last_->planned() ? last_ : nullptr;
   // Which blocks the next iteration will use, by the numbers that they will have.
   const std::vector<Block*> blocks = std::exchange(slots_, {});
   for (Block* const block : blocks) {
@@ -520,10 +536,10 @@ void Follower::begin() {
       block->slot = 0;
     }
   }
-  if (script_) {
+  if (script) {
     for (uint32_t number = 1; number < blocks.size(); ++number) {
       if (blocks[number]) {
-        put(script_->link(number), blocks[number]);
+        put(script->link(number), blocks[number]);
       }
     }
   }
@@ -533,14 +549,19 @@ void Follower::begin() {
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
   steps_ = 0;
-  recorder_.start(/*timed=*/!script_ || unknown_ > 0, /*again=*/true);
-  if (script_) {
+  recorder_.start(/*timed=*/!script || unknown_ > 0, /*again=*/true);
+  if (script) {
+    follow(*script);
     foresee();
-    room_.limit().stretch(static_cast<size_t>(script_->limit()));
-    mover_.packing().useful(script_->way() != Trial::Way::Copy);
   } else {
     on_demand();
   }
+}
+
+void Follower::follow(Script& script) {
+  script_ = &script;
+  room_.limit().stretch(static_cast<size_t>(script.limit()));
+  mover_.packing().useful(script.way() != Trial::Way::Copy);
 }
 
 // From now on, LMS does not know what comes.
@@ -588,7 +609,8 @@ void Follower::forget_scripts() {
 }
 
 void Follower::wait() {
-  while (planning_.busy() && !planning_.done()) {
+  // In a forked process, there is no thread that makes plans.
+  while (planning_.busy() && !planning_.done() && !Lock::forked()) {
     const Lock::Pause pause;
     std::this_thread::yield();
   }

@@ -68,6 +68,7 @@ class Follower {
   bool other_period(const std::vector<TraceEvent>& events, bool known);
   std::vector<uint32_t> links() const;
   void begin();
+  void follow(Script& script);
   void stop();
   void forget_scripts();
   void make_plans();

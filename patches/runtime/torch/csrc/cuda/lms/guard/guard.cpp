@@ -519,7 +519,7 @@ void Guard::address_taken(c10::StorageImpl& storage, bool write) {
   }
   if (Counter::in_operator()) {
     pager.touch(*block, stream); // nothing is paged out before the operator ends
-  } else if (!block->stays.has(Reason::Address)) {
+  } else if (!block->stays.has(Reason::Address) || block->hidden || block->arrived) {
     pager.keep(*block, Reason::Address, stream);
   }
 }

@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/host/arena.h>
 
+#include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/host/budget.h>
 #include <torch/csrc/cuda/lms/host/host.h>
 
@@ -96,24 +97,38 @@ size_t Arena::trim() {
   ready();
   collect();
   size_t released = 0;
-  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
-    const auto range = free_.find(slab->first);
-    const size_t size = slab->second->size();
-    if (range == free_.end() || range->second != size) {
-      ++slab;
-      continue;
+  // One at a time, so that other threads can use the others meanwhile.
+  for (size_t left = slabs_.size(); left > 0; --left) {
+    std::unique_ptr<Slab> slab = take_idle();
+    if (!slab) {
+      break;
     }
-    slab->second->release();
-    forget(range);
-    released += size;
-    pinned_.add(-static_cast<int64_t>(size));
-    for (size_t node = 0; node < by_node_.size(); ++node) {
-      by_node_[node] -= slab->second->by_node()[node];
+    try {
+      const Lock::Pause pause; // the driver waits for the device
+      slab->release();
+    } catch (const c10::Error&) {
+      add(std::move(slab));
+      throw;
     }
-    slab = slabs_.erase(slab);
-    Budget::get().give(size);
+    released += slab->size();
+    Budget::get().give(slab->size());
   }
   return released;
+}
+
+// Removes a slab that contains no buffer; null if there is none.
+std::unique_ptr<Slab> Arena::take_idle() {
+  for (auto slab = slabs_.begin(); slab != slabs_.end(); ++slab) {
+    const auto range = free_.find(slab->first);
+    if (range != free_.end() && range->second == slab->second->size()) {
+      forget(range);
+      std::unique_ptr<Slab> idle = std::move(slab->second);
+      slabs_.erase(slab);
+      subtract(*idle);
+      return idle;
+    }
+  }
+  return nullptr;
 }
 
 void Arena::reset_peak() {
@@ -244,6 +259,14 @@ void Arena::add(std::unique_ptr<Slab> slab) {
   slabs_.emplace(data, std::move(slab));
   pinned_.add(static_cast<int64_t>(size));
   insert(data, size);
+}
+
+// The opposite, after the slab's memory was forgotten.
+void Arena::subtract(const Slab& slab) {
+  pinned_.add(-static_cast<int64_t>(slab.size()));
+  for (size_t node = 0; node < by_node_.size(); ++node) {
+    by_node_[node] -= slab.by_node()[node];
+  }
 }
 
 // The size of a slab grows with the arena, so that little is pinned in vain (two slabs are a tenth

@@ -66,7 +66,7 @@ class Arena {
   size_t reserve(size_t bytes);
 
   // Unpins slabs that contain no buffer, not even one that copies in flight still use. Returns the
-  // number of bytes that were unpinned.
+  // number of bytes that were unpinned. Pauses the mutex. Throws c10::Error if the driver refuses.
   size_t trim();
 
   void reset_peak();
@@ -101,6 +101,8 @@ class Arena {
   void insert(char* data, size_t size);
   Range forget(Range range); // returns the next one
   void add(std::unique_ptr<Slab> slab);
+  void subtract(const Slab& slab);
+  std::unique_ptr<Slab> take_idle();
   void grow(size_t bytes);
   void pin(size_t bytes);
   void pin_ahead(size_t bytes, size_t coming);

@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/host/pinner.h>
 
+#include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/compat/compat.h>
 
 #include <c10/core/thread_pool.h>
@@ -49,6 +50,9 @@ class Pinner::Worker {
     std::mutex mutex;
     std::unordered_set<Worker*> workers;
     ~Exit() {
+      if (Lock::forked()) {
+        return; // the workers' threads are the parent's
+      }
       const std::lock_guard<std::mutex> lock(mutex);
       for (Worker* const worker : workers) {
         worker->pool_.waitWorkComplete();
@@ -81,6 +85,9 @@ std::unique_ptr<Slab> Pinner::finish() {
     return nullptr;
   }
   bytes_ = 0;
+  if (Lock::forked()) {
+    return nullptr; // the worker's thread is the parent's
+  }
   return worker_->finish();
 }
 

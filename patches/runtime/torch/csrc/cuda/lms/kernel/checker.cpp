@@ -35,9 +35,7 @@ bool Checker::available() {
     }
     why_.resize(std::min(why_.size(), why_.find('\n')));
     if (!why_.empty()) {
-      changed_.reset();
-      corrupted_.reset();
-      module_.reset();
+      module_.reset(); // the counts stay, because to free them waits for the device
     }
   }
   return module_ != nullptr;

@@ -1,6 +1,5 @@
 #include <torch/csrc/cuda/lms/kernel/packer.h>
 
-#include <torch/csrc/cuda/lms/kernel/pinned.h>
 #include <torch/csrc/cuda/lms/stream/own_stream.h>
 
 #include <c10/cuda/CUDAException.h>
@@ -111,8 +110,10 @@ void Packer::try_out(codec::Kind kind) {
   constexpr size_t kBytes = 48 * codec::kChunk + 24;
   constexpr size_t kRoom = 64 * codec::kChunk; // of a sample, of its buffer, and of the result
   static_assert(codec::buffer_bytes(kBytes) <= kRoom, "it is a part of the memory");
-  const PinnedMemory memory = pinned(3 * kRoom);
-  char* const sample = static_cast<char*>(memory.get());
+  if (!sample_) {
+    sample_ = pinned(3 * kRoom);
+  }
+  char* const sample = static_cast<char*>(sample_.get());
   char* const result = sample + 2 * kRoom;
   fill(reinterpret_cast<uint64_t*>(sample), kBytes / sizeof(uint64_t));
   std::memset(result, 0xff, kBytes);

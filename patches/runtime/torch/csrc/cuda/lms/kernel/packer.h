@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/codec/kernels.h>
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/kernel/module.h>
+#include <torch/csrc/cuda/lms/kernel/pinned.h>
 #include <torch/csrc/cuda/lms/kernel/zeroed.h>
 
 #include <c10/core/Device.h>
@@ -112,6 +113,7 @@ class Packer {
 
   const c10::DeviceIndex device_;
   std::array<Kernels, codec::kKinds> kernels_;
+  PinnedMemory sample_; // of try_out(); kept, because to free it waits for the device
   DeviceMemory tally_; // two codec::Tally: of pack(), and of try_out(), which may run meanwhile
 };
 

@@ -94,21 +94,39 @@ void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
 }
 
 void Mover::order(Block& block, cudaStream_t stream, bool captured) {
-  if (block.arrived &&
+  if (captured) {
+    // A graph must not depend on work outside of it.
+    const compat::RelaxedCapture relaxed;
+    for (EventRef* const transfer : {&block.arrived, &block.left}) {
+      if (*transfer) {
+        (*transfer)->synchronize();
+        transfer->reset();
+      }
+    }
+  } else if (
+      block.arrived &&
       std::find(block.ordered.begin(), block.ordered.end(), stream) == block.ordered.end()) {
     // The handle of the default stream refers to the current device.
     const c10::cuda::CUDAGuard guard(device_);
-    if (captured) {
-      // A graph must not depend on work outside of it.
-      const compat::RelaxedCapture relaxed;
-      block.arrived->synchronize();
-    } else {
-      wait_for(block.arrived, stream);
-    }
+    wait_for(block.arrived, stream);
     block.ordered.push_back(stream);
   }
   if (block.state.is(State::PagingIn)) {
     block.state.to(State::Resident);
+  }
+}
+
+void Mover::finish(Block& block) {
+  if (const EventRef arrived = block.arrived) {
+    {
+      const Lock::Pause pause;
+      const compat::RelaxedCapture relaxed; // another device may be captured
+      const c10::cuda::CUDAGuard guard(device_);
+      arrived->synchronize();
+    }
+    if (block.arrived == arrived) {
+      block.arrived.reset();
+    }
   }
 }
 
@@ -456,8 +474,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   block.left.reset();
   block.arrived.reset();
   block.ordered.clear();
-  Registry::place(block, storage, compat::nowhere());
-  compat::forbid_access(storage, kPagedOut);
+  Registry::hide(block, storage, kPagedOut);
   block.state.to(State::PagedOut);
   // The page-out has waited for these uses. Those of record_stream() are kept, because the user
   // does not call it again.
@@ -584,7 +601,7 @@ void Mover::share(const Block& block, const at::DataPtr& memory) {
   }
 }
 
-void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory) {
+void Mover::page_in(Block& block, at::DataPtr&& memory) {
   const c10::cuda::CUDAGuard guard(device_);
   try {
     // The last user of this memory may still be running on the home stream.
@@ -611,8 +628,6 @@ void Mover::page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memor
   block.memory = std::move(memory);
   block.ordered.clear();
   block.busy_until = 0;
-  Registry::place(block, storage, block.memory.get());
-  compat::allow_access(storage);
   debug_log("[lms] page-in %zu bytes for %s\n", block.size, Operation::label());
   ++stats_.page_in_count;
   stats_.page_in_bytes += static_cast<int64_t>(block.size);
@@ -659,7 +674,10 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
     std::swap(block.memory, memory);
     block.arrived = moved; // other streams wait for it before they use the block
     block.ordered.assign({home});
-    Registry::place(block, *storage, block.memory.get());
+    if (compat::data_ptr(*storage)
+            .get()) { // otherwise an operator gets it when it brings the block
+      Registry::place(block, *storage, block.memory.get());
+    }
     debug_log("[lms] moved %zu bytes for %s\n", block.size, Operation::label());
     ++stats_.compacted_count;
     stats_.compacted_bytes += static_cast<int64_t>(block.size);

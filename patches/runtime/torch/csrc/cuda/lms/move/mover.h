@@ -54,8 +54,13 @@ class Mover {
   // Records that a stream uses the block in ways that operators do not show. Pauses the mutex.
   void record_stream(Block& block, c10::cuda::CUDAStream stream);
 
-  // Makes the stream wait for the block's page-in. During a capture, the host waits instead.
+  // Makes the stream wait for the block's page-in. During a capture, the host waits instead, for
+  // all transfers of the block.
   void order(Block& block, cudaStream_t stream, bool captured);
+
+  // Waits until the block's page-in has ended, for uses that are not seen. The block must have a
+  // reason to stay. Pauses the mutex.
+  void finish(Block& block);
 
   // An operator on the stream may change the bytes: the stream waits for a copy to the host that is
   // in flight, and the host copy becomes invalid.
@@ -108,9 +113,9 @@ class Mover {
   void share(const Block& block, const at::DataPtr& memory);
 
   // Starts a copy into the memory. The block must be PagingIn, and stays so until order() is
-  // called. Throws c10::Error; the block is PagedOut then, and the memory still belongs to the
-  // caller.
-  void page_in(Block& block, c10::StorageImpl& storage, at::DataPtr&& memory);
+  // called. It stays hidden, too, because not every use waits for the copy. Throws c10::Error; the
+  // block is PagedOut then, and the memory still belongs to the caller.
+  void page_in(Block& block, at::DataPtr&& memory);
 
   // ---- on the device ----
 

@@ -110,8 +110,10 @@ class Launch {
     }
     launches().pinned.resize(first_);
     PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+    void* thread = nullptr;
     if (failed) {
       python->PyErr_Fetch(&type, &value, &traceback);
+      thread = python->PyEval_SaveThread(); // it may wait, as in begin()
     }
     try {
       failed ? Guard::end_failed_region() : Guard::end_region();
@@ -120,6 +122,7 @@ class Launch {
       // ignores such an exception at the end of an operator, too.
     }
     if (failed) {
+      python->PyEval_RestoreThread(thread);
       python->PyErr_Restore(type, value, traceback);
     }
   }

@@ -59,7 +59,7 @@ void Compactor::shuffle() {
   try {
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
     const auto all = [](const Block&) { return true; };
-    const Blocks blocks = attention_.settled() ? idle(stream.stream(), all) : Blocks();
+    const Blocks blocks = may_move() ? idle(stream.stream(), all) : Blocks();
     for (const auto& entry : blocks) {
       // Others may have been used or freed while one was moved.
       const Blocks now = idle(stream.stream(), all);
@@ -89,7 +89,7 @@ bool Compactor::join(size_t bytes, size_t left, bool waits) {
     if (layout.serves(bytes, left)) {
       return true;
     }
-    if (!attention_.settled()) {
+    if (!may_move()) {
       return false;
     }
     const std::vector<Move> moves = layout.join(bytes, left, waits ? kTrialsThatWait : kTrials);
@@ -124,6 +124,7 @@ bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
   const c10::cuda::CUDAGuard guard(device_);
   // The native allocator takes what fits best, and that may be memory that is to be joined: it is
   // kept until the block has moved.
+  const Pools::Outside outside(pools_, native_, stream.stream());
   std::vector<Loan> passed;
   while (native_.largest_free(device_) >= rounded(block.size)) {
     Loan loan{native_.allocate(block.size)};
@@ -132,8 +133,7 @@ bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
       passed.push_back(std::move(loan));
       continue;
     }
-    if (!block.stays.only(Reason::Operator) || !movable(block, stream.stream()) ||
-        !attention_.settled()) {
+    if (!block.stays.only(Reason::Operator) || !movable(block, stream.stream()) || !may_move()) {
       return false;
     }
     return mover_.relocate(block, std::move(loan.memory));

@@ -7,6 +7,7 @@
 #include <torch/csrc/cuda/lms/move/mover.h>
 #include <torch/csrc/cuda/lms/room/attention.h>
 #include <torch/csrc/cuda/lms/room/layout.h>
+#include <torch/csrc/cuda/lms/room/pools.h>
 
 #include <cstddef>
 #include <utility>
@@ -26,13 +27,15 @@ class Compactor {
       Registry& registry,
       const Policy& policy,
       Mover& mover,
-      Attention& attention)
+      Attention& attention,
+      Pools& pools)
       : device_(device),
         native_(native),
         registry_(registry),
         policy_(policy),
         mover_(mover),
-        attention_(attention) {}
+        attention_(attention),
+        pools_(pools) {}
   Compactor(const Compactor&) = delete;
   Compactor& operator=(const Compactor&) = delete;
 
@@ -65,6 +68,10 @@ class Compactor {
     at::DataPtr memory;
   };
 
+  // Both can change during a pause.
+  bool may_move() const {
+    return attention_.settled() && !pools_.capturing();
+  }
   // With `waits`, blocks move for whose transfers the stream has to wait, too.
   bool join(size_t bytes, size_t left, bool waits);
   bool movable(const Block& block, cudaStream_t stream) const;
@@ -80,6 +87,7 @@ class Compactor {
   const Policy& policy_;
   Mover& mover_;
   Attention& attention_;
+  Pools& pools_;
 };
 
 } // namespace torch::cuda::lms

@@ -62,6 +62,34 @@ bool Pools::takes(cudaStream_t stream) {
       active_.begin(), active_.end(), [&](const Active& active) { return active.filter(stream); });
 }
 
+Pools::Outside::Outside(Pools& pools, const Native& native, cudaStream_t stream)
+    : device_(pools.device_), native_(native) {
+  if (!pools.any_) {
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(pools.mutex_);
+    for (const Active& active : pools.active_) {
+      if (!active.capture && active.filter(stream)) {
+        left_.emplace_back(active.pool, active.filter);
+      }
+    }
+  }
+  for (const auto& [pool, filter] : left_) {
+    native_.leave_pool(device_, pool);
+  }
+}
+
+Pools::Outside::~Outside() {
+  for (const auto& [pool, filter] : left_) {
+    try {
+      native_.enter_pool(device_, pool, filter);
+    } catch (const c10::Error&) {
+      // Another thread has begun to use the pool meanwhile.
+    }
+  }
+}
+
 bool Pools::capturing() {
   if (!any_) {
     return false; // a capture always allocates from a pool
@@ -80,6 +108,10 @@ void Pools::taken_back(void* address) {
   if (gave_) {
     const std::lock_guard<std::mutex> lock(mutex_);
     given_.erase(address);
+    const auto segment = segment_of(address);
+    if (segment != segments_.end()) {
+      segments_.erase(segment);
+    }
   }
 }
 
@@ -88,15 +120,20 @@ bool Pools::owns(void* address) const {
     return false;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (given_.count(address)) {
-    return true;
-  }
-  const auto after = segments_.upper_bound(reinterpret_cast<size_t>(address));
-  return after != segments_.begin() && reinterpret_cast<size_t>(address) < std::prev(after)->second;
+  return given_.count(address) || segment_of(address) != segments_.end();
+}
+
+Pools::Segments::const_iterator Pools::segment_of(const void* address) const {
+  const auto place = reinterpret_cast<size_t>(address);
+  const auto after = segments_.upper_bound(place);
+  const bool inside = after != segments_.begin() && place < std::prev(after)->second;
+  return inside ? std::prev(after) : segments_.end();
 }
 
 void Pools::learn(const compat::cca::SnapshotInfo& snapshot) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  // Pools that gave memory before may be gone, and others have it now.
+  given_.clear();
   segments_.clear();
   for (const auto& segment : snapshot.segments) {
     if (segment.device == device_ && segment.owner_private_pool_id != compat::MempoolId{0, 0}) {

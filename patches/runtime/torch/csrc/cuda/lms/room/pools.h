@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/base/native.h>
 #include <torch/csrc/cuda/lms/base/published.h>
 #include <torch/csrc/cuda/lms/compat/compat.h>
 
@@ -11,6 +12,8 @@
 #include <map>
 #include <mutex>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -39,6 +42,21 @@ class Pools {
   // Whether an allocation of this thread on the stream goes to a pool at present.
   bool takes(cudaStream_t stream);
 
+  // Keeps allocations of this thread on the stream out of pools for a scope: memory for what is
+  // paged in or moved is not the pool's.
+  class Outside {
+   public:
+    Outside(Pools& pools, const Native& native, cudaStream_t stream);
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+    ~Outside();
+
+   private:
+    const c10::DeviceIndex device_;
+    const Native native_;
+    std::vector<std::pair<compat::MempoolId, Filter>> left_;
+  };
+
   // Whether any thread is capturing a graph on this device. Then only CUDA calls that do not end a
   // capture are allowed.
   bool capturing();
@@ -62,7 +80,9 @@ class Pools {
     bool capture; // only what is captured goes to the pool
     bool captured; // the stream was seen capturing
   };
+  using Segments = std::map<size_t, size_t>; // start -> end
   bool look();
+  Segments::const_iterator segment_of(const void* address) const;
 
   const c10::DeviceIndex device_;
   mutable std::mutex mutex_;
@@ -70,7 +90,7 @@ class Pools {
   Published<bool> any_{false}; // whether active_ is not empty
   std::unordered_set<void*> given_;
   Published<bool> gave_{false}; // whether a pool has ever handed out memory
-  std::map<size_t, size_t> segments_; // of pools from before LMS was turned on: start -> end
+  Segments segments_; // of pools from before LMS was turned on
 };
 
 } // namespace torch::cuda::lms

@@ -66,7 +66,7 @@ Room::Room(
       recorders_(recorders),
       attention_(attention),
       limit_(device, settings, native, pools),
-      compactor_(device, native, registry, policy, mover, attention) {}
+      compactor_(device, native, registry, policy, mover, attention, pools) {}
 
 // ---- allocations ----
 
@@ -161,7 +161,7 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
   const bool captured = pools_.capturing();
   for (;;) {
     if (block.state.is(State::PagedOut)) {
-      fetch(block, captured);
+      fetch(block);
     } else if (block.state.is(State::PagingIn) && !block.on_device()) {
       Lock::wait(); // another thread is allocating memory for it
       continue;
@@ -170,12 +170,11 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
   }
   mover_.cancel_page_out(block);
   mover_.order(block, stream.stream(), captured);
-  if (block.failed && block.owner) {
+  if (block.hidden && block.owner) {
     auto storage = block.owner->lock();
-    if (storage) {
-      compat::allow_access(*storage);
+    if (storage && Registry::block_of(*storage) == &block) {
+      Registry::show(block, *storage);
     }
-    block.failed = false;
     Lock::drop_later(std::move(storage));
   }
   if (captured && !block.stays.has(Reason::Graph)) {
@@ -186,14 +185,18 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
   }
 }
 
-void Room::fetch(Block& block, bool captured) {
+void Room::fetch(Block& block) {
+  check_not_captured(block);
+  fetch_into(block, [this](size_t bytes) { return obtain(bytes); });
+}
+
+void Room::check_not_captured(const Block& block) {
   TORCH_CHECK(
-      !captured,
+      !pools_.capturing(),
       "LMS: a storage of ",
       block.size,
       " bytes is in host memory, and nothing can be paged in while a CUDA graph is captured. "
       "Hold it with torch.cuda.lms.resident(...) before the capture, or capture with LMS off.");
-  fetch_into(block, [this](size_t bytes) { return obtain(bytes); });
 }
 
 // Pages the block in, into memory from obtain(bytes). Pauses the mutex.
@@ -215,10 +218,14 @@ void Room::fetch_into(Block& block, F obtain) {
   block.state.to(State::PagingIn);
   at::DataPtr memory;
   try {
-    memory = obtain(block.size);
+    {
+      const Pools::Outside outside(pools_, native_, block.home->stream());
+      memory = obtain(block.size);
+    }
     mover_.share(block, memory);
+    check_not_captured(block); // a capture may have begun meanwhile
     TORCH_CHECK(!block.state.is(State::Freed) && Registry::block_of(*storage) == &block, kGone);
-    mover_.page_in(block, *storage, std::move(memory));
+    mover_.page_in(block, std::move(memory));
   } catch (...) {
     if (block.state.is(State::PagingIn)) {
       block.state.to(State::PagedOut);
@@ -306,9 +313,8 @@ Mover::Outcome Room::page_out(Block& block) {
   return outcome;
 }
 
-// Checks settled() each time, because LMS may have been turned off while the mutex was paused.
 Block* Room::victim(size_t missing) const {
-  return attention_.settled() ? policy_.victim(missing) : nullptr;
+  return may_move() ? policy_.victim(missing) : nullptr;
 }
 
 size_t Room::reclaim(size_t wanted) {
@@ -454,8 +460,7 @@ bool Room::free_some(Request& request) {
         }
         break;
       case Effort::OneBlock: // a single block that is large enough
-        while (Block* const victim =
-                   attention_.settled() ? policy_.fitting(rounded(bytes)) : nullptr) {
+        while (Block* const victim = may_move() ? policy_.fitting(rounded(bytes)) : nullptr) {
           const Mover::Outcome outcome = page_out(*victim);
           if (outcome == Mover::Outcome::Moved) {
             source = Source::ReclaimOne;
@@ -529,7 +534,7 @@ template <class F>
 bool Room::reclaim_chosen(F choose) {
   for (;;) {
     const auto snapshot = native_.snapshot();
-    if (!attention_.settled()) {
+    if (!may_move()) {
       return false;
     }
     bool moved = false;

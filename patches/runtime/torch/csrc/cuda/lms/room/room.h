@@ -48,10 +48,11 @@ class Room {
   // a reason to stay. Can pause the mutex. Throws c10::OutOfMemoryError.
   void bring(Block& block, c10::cuda::CUDAStream stream);
 
-  // Whether storages may leave the device: not while LMS is being turned off, or has just been
-  // turned on. Can pause the mutex.
+  // Whether storages may leave the device: not while LMS is being turned off or has just been
+  // turned on, and not while a graph is captured. Both can change during a pause. Can pause the
+  // mutex.
   bool may_move() const {
-    return attention_.settled();
+    return attention_.settled() && !pools_.capturing();
   }
 
   // For plans: each starts what it says if that needs no wait and takes no memory from others, and
@@ -130,7 +131,8 @@ class Room {
   int make_room(size_t bytes);
   void make_piece(size_t request, size_t reserved);
   at::DataPtr obtain(size_t bytes);
-  void fetch(Block& block, bool captured);
+  void fetch(Block& block);
+  void check_not_captured(const Block& block);
   template <class F>
   void fetch_into(Block& block, F obtain);
   bool has_room(size_t bytes);

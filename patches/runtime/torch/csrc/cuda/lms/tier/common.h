@@ -56,7 +56,7 @@ inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream strea
   }
   const Lock lock;
   auto& block = *static_cast<Block*>(data.get_context());
-  block.pager.mover.record_stream(block, stream);
+  block.pager.record_stream(block, stream);
   return true;
 }
 
