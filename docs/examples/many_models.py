@@ -168,8 +168,14 @@ def find_largest(args: argparse.Namespace) -> int:
         try:
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 summary = pool.submit(train, trial).result()
-            print(f"{args.find_largest} {value} trains: {describe(summary)}", flush=True)
-            fits = value
+            # LMS exceeds a limit that is too low for one operator, or when host memory is full.
+            within = not args.limit or summary["peak_reserved_bytes_max"] <= args.limit * GIB
+            trains = "trains" if within else "needs more than the limit"
+            print(f"{args.find_largest} {value} {trains}: {describe(summary)}", flush=True)
+            if within:
+                fits = value
+            else:
+                fails = value
         except (RuntimeError, ValueError) as error:
             if not fits and not isinstance(error, (torch.cuda.OutOfMemoryError, BrokenProcessPool)):
                 raise  # no matter how small

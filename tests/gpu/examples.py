@@ -1,12 +1,12 @@
 """Runs the programs of docs/examples on a real GPU, at sizes where LMS has something to do.
 
-    python tests/gpu/examples.py --out DIR [--tiny]
+    python tests/gpu/examples.py --out DIR [--tiny] [--parts PART ...]
 
 needs a torch with Large Model Support, torchvision, transformers, matplotlib, nbclient, ipykernel
 and rich. Each row is a process of its own. Prints a table, and leaves examples.json, examples.md,
-and what the programs write (CSV files, pictures, the executed notebook) in DIR. Exits 1 if a row
-ends otherwise than it must, or if losses with LMS are others than without. --tiny is for a
-simulated device, where operators take long.
+and what the programs write (CSV files, pictures, the executed notebook) in DIR, after each part.
+Exits 1 if a row ends otherwise than it must, or if losses with LMS are others than without. --tiny
+is for a simulated device, where operators take long.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import functools
 import json
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +162,7 @@ def distributed(out: Path, tiny: bool) -> list[Row]:
     return [run("many_models, torchrun", [*launcher, *arguments, *backend], folder)]
 
 
-def notebook(out: Path, tiny: bool) -> Row:
+def notebook(out: Path, tiny: bool) -> list[Row]:
     import nbformat
     from nbclient import NotebookClient
 
@@ -178,14 +180,24 @@ def notebook(out: Path, tiny: bool) -> Row:
     cells = (cell for cell in found.cells if cell.cell_type == "code")
     output = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
     fine = not errors and "CUDA out of memory" in output and "losses: identical" in output
-    return Row(
-        title="notebook",
-        code=int(not fine),
-        wanted=0,
-        seconds=time.monotonic() - began,
-        output=output,
-        errors=errors,
-    )
+    return [
+        Row(
+            title="notebook",
+            code=int(not fine),
+            wanted=0,
+            seconds=time.monotonic() - began,
+            output=output,
+            errors=errors,
+        )
+    ]
+
+
+PARTS: dict[str, Callable[[Path, bool], list[Row]]] = {
+    **{program.name: functools.partial(train, program) for program in PROGRAMS},
+    "search": search,
+    "distributed": distributed,
+    "notebook": notebook,
+}
 
 
 def cells(row: Row) -> dict[str, str]:
@@ -229,22 +241,22 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--tiny", action="store_true", help="small models")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    rows = [row for program in PROGRAMS for row in train(program, out, arguments.tiny)]
-    rows += search(out, arguments.tiny)
-    rows += distributed(out, arguments.tiny)
-    rows.append(notebook(out, arguments.tiny))
-    data = [dataclasses.asdict(row) for row in rows]
-    report.write(
-        out,
-        "examples",
-        "The programs of docs/examples",
-        machine.describe(),
-        {"Examples": [cells(row) for row in rows]},
-        json.loads(json.dumps(data)),
-    )
+    rows: list[Row] = []
+    for name in arguments.parts:
+        rows += PARTS[name](out, arguments.tiny)
+        # After each part, in case that the next one is stopped.
+        report.write(
+            out,
+            "examples",
+            "The programs of docs/examples",
+            machine.describe(),
+            {"Examples": [cells(row) for row in rows]},
+            json.loads(json.dumps([dataclasses.asdict(row) for row in rows])),
+        )
     problems = wrong(rows)
     print(*problems, sep="\n", file=sys.stderr)
     return int(bool(problems))

@@ -450,8 +450,10 @@ class TestAuto:
 
     @pytest.mark.parametrize("fastest", [1, 2, 3], ids=["copies", "compressed copies", "plans"])
     def test_the_fastest_way_is_kept(self, fastest):
-        found, counts = planned(24, fastest=fastest)
-        assert found == planned(24, lms=False)[0]
+        # On a GPU, it can take longer until what LMS tries has been timed.
+        iterations = 40 if ON_HARDWARE else 24
+        found, counts = planned(iterations, fastest=fastest)
+        assert found == planned(iterations, lms=False)[0]
         assert counts[5]["planned_iterations"] == 1
         assert counts[5]["compressed_count"] == 0
         assert sum(count["compressed_count"] > 0 for count in counts) > 4
