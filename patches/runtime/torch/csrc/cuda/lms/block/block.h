@@ -17,7 +17,7 @@
 
 #include <list>
 #include <optional>
-#include <vector>
+#include <set>
 
 namespace torch::cuda::lms {
 
@@ -94,7 +94,7 @@ struct Block {
   std::optional<compat::WeakStorage> owner;
 
   Residency stays;
-  std::vector<c10::DeviceIndex> abroad; // other devices of which a stream was recorded for it
+  std::set<c10::DeviceIndex> abroad; // other devices of which a stream was recorded for it
   uint64_t collective = 0; // number of the last collective that used it, see Mover::finished()
   bool counted = false; // an operator has used it, so LMS can move it
   // Accesses to the storage throw, until an operator brings the block: its bytes are not on the

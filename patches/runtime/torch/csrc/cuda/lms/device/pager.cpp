@@ -106,7 +106,7 @@ void Pager::record_stream(Block& block, c10::cuda::CUDAStream stream) {
     return;
   }
   // Page-outs are not ordered with streams of other devices, so the block does not leave any more.
-  block.abroad.push_back(stream.device_index());
+  block.abroad.insert(stream.device_index());
   const Stay stay(registry, block);
   keep(block, Reason::Address, c10::cuda::getCurrentCUDAStream(device));
   Native(native_).record_stream(block.memory, stream);
