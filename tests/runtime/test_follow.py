@@ -383,6 +383,7 @@ def test_a_storage_that_goes_while_its_operator_waits():
     x.sum()
     torch.cuda.empty_cache()
     full = torch.empty_like(x)  # the rest of the segment
+    torch.cuda.lms.step()  # neither has been used since
     DEVICE.hold("cudaMalloc")
     thread = threading.Thread(target=a.copy_, args=(x,))  # the page-in of `a` waits for memory
     thread.start()
