@@ -125,7 +125,19 @@ def test_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 <= largest - many_models.find_largest(coarse) < 4
 
 
-def in_this_process(train: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_keeps_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMS exceeds a limit that is too low."""
+
+    def train(trial: SimpleNamespace) -> dict[str, float]:
+        peak = trial.batch_size * many_models.GIB
+        return {"seconds_median": 1, "peak_reserved_bytes_max": peak, "page_out_bytes_mean": 0}
+
+    in_this_process(train, monkeypatch)
+    args = many_models.parse(["--find-largest", "batch-size", "-b", "8", "--limit", "21"])
+    assert many_models.find_largest(args) == 21
+
+
+def in_this_process(train: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes trials call a function here."""
 
     class Pool:
@@ -139,9 +151,9 @@ def in_this_process(train: Callable[..., None], monkeypatch: pytest.MonkeyPatch)
             pass
 
         def submit(self, _: object, trial: SimpleNamespace) -> SimpleNamespace:
-            train(trial)
             names = ("seconds_median", "peak_reserved_bytes_max", "page_out_bytes_mean")
-            return SimpleNamespace(result=lambda: dict.fromkeys(names, 0))
+            summary = train(trial) or dict.fromkeys(names, 0)
+            return SimpleNamespace(result=lambda: summary)
 
     monkeypatch.setattr(many_models, "ProcessPoolExecutor", Pool)
 
