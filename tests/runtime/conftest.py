@@ -76,6 +76,14 @@ def device() -> Any:
 
 
 @pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The functions of unseen.cpp, which also write them."""
+    import unseen
+
+    return unseen.Extension(tmp_path_factory.mktemp("unseen"))
+
+
+@pytest.fixture(scope="session")
 def extension(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The functions of extension.cpp, which use storages without the dispatcher."""
     library = tmp_path_factory.mktemp("extension") / "extension.so"

@@ -33,9 +33,16 @@ class Chain:
         self.weights = [(pattern(1, start=k) * 1e-4).requires_grad_() for k in range(LAYERS)]
         self.optimizer = torch.optim.SGD(self.weights, lr=1e-3, momentum=0.9, foreach=False)
 
-    def train(self, x: torch.Tensor, between: Callable[[], object] = lambda: None) -> float:
+    def train(
+        self,
+        x: torch.Tensor,
+        between: Callable[[], object] = lambda: None,
+        before: Callable[[int, torch.Tensor], object] = lambda k, x: None,
+    ) -> float:
+        """Calls before() with the number and input of each layer, and between() in the middle."""
         self.optimizer.zero_grad()
         for k, weight in enumerate(self.weights):
+            before(k, x)
             x = torch.sin(x * weight[: x.numel()])
             if k == LAYERS // 2:
                 between()
@@ -454,27 +461,26 @@ def test_a_graph_writes_what_a_plan_has_copied():
     train_until_planned()
     chain = Chain()
 
-    def train(x: torch.Tensor, captured: int) -> list[torch.Tensor]:
-        chain.optimizer.zero_grad()
-        outputs = [x]
-        for k, weight in enumerate(chain.weights):
-            outputs.append(torch.sin(outputs[-1] * weight))
+    def train(captured: int) -> None:
+        inputs = []
+
+        def before(k: int, x: torch.Tensor) -> None:
+            inputs.append(x)
             if k == captured:
                 with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                    for output in filter(is_resident, outputs):
-                        output.data.mul_(1)
-        outputs[-1].sum().backward()
-        chain.optimizer.step()
-        torch.cuda.lms._wait_for_plans()
-        return outputs
+                    for tensor in filter(is_resident, inputs):
+                        tensor.data.mul_(1)
 
-    for k in range(8):
-        train(pattern(1, start=k), -1)
+        chain.train(pattern(1), before=before)
+        torch.cuda.lms._wait_for_plans()
+
+    for _ in range(8):
+        train(-1)
     for k in range(LAYERS):
         copied = stat("copied_ahead_count")
-        train(pattern(1, start=k), k)
+        train(k)
         assert stat("copied_ahead_count") > copied
-        train(pattern(1, start=k), -1)
+        train(-1)
 
 
 def test_a_plan_moves_nothing_during_a_capture():
@@ -482,38 +488,32 @@ def test_a_plan_moves_nothing_during_a_capture():
     chain = Chain()
     counts = ("copied_ahead_count", "page_out_count", "prefetch_count")
 
-    def train(x: torch.Tensor, captured: int) -> None:
-        chain.optimizer.zero_grad()
-        for k, weight in enumerate(chain.weights):
+    def train(captured: int) -> None:
+        def before(k: int, x: torch.Tensor) -> None:
             if k == captured:
+                weight = chain.weights[k]
                 with (
                     torch.cuda.lms.resident(x, weight),
                     torch.cuda.graph(torch.cuda.CUDAGraph()),
                 ):
-                    before = [stat(name) for name in counts]
-                    x * weight  # as the plan expects
-                    assert [stat(name) for name in counts] == before
-            x = torch.sin(x * weight)
-        x.sum().backward()
-        chain.optimizer.step()
+                    now = [stat(name) for name in counts]
+                    x * weight[: x.numel()]  # as the plan expects
+                    assert [stat(name) for name in counts] == now
+
+        chain.train(pattern(1), before=before)
         torch.cuda.lms._wait_for_plans()
 
-    for k in range(8):
-        train(pattern(1, start=k), -1)
+    for _ in range(8):
+        train(-1)
     for k in range(LAYERS):
-        train(pattern(1, start=k), k)
-        train(pattern(1, start=k), -1)
+        train(k)
+        train(-1)
 
 
 class Programs(unseen.Programs):
     """With one limit, since plans are forgotten with it."""
 
     STEPS = tuple(step for step in unseen.Programs.STEPS if step[0] != "change_limit")
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory):
-    return unseen.Extension(tmp_path_factory.mktemp("unseen"))
 
 
 @pytest.mark.parametrize("mode", ["operator", "wrap"])

@@ -5,16 +5,10 @@ import ctypes
 
 import pytest
 import torch
-import unseen
 from conftest import MIB
 from faults import UNKNOWN
 from hardware import simulated
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory):
-    return unseen.Extension(tmp_path_factory.mktemp("unseen"))
 
 
 def test_page_out_waits_for_the_streams_that_used_it():

@@ -18,11 +18,6 @@ SCALE = LARGE if ON_HARDWARE else 1
 paged_out_throws = since((2, 0), "storages that throw")
 
 
-@pytest.fixture(scope="session")
-def writer(tmp_path_factory):
-    return unseen.Extension(tmp_path_factory.mktemp("unseen"))
-
-
 def no_races():
     races = unseen.unrepaired(DEVICE.races())
     DEVICE.clear_races()

@@ -122,10 +122,7 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
   if (any && !block.stays.lasting()) {
     mover.synchronize();
     for (const c10::DeviceIndex other : std::exchange(block.abroad, {})) {
-      const Lock::Pause pause;
-      const compat::RelaxedCapture relaxed;
-      const c10::cuda::CUDAGuard guard(other);
-      C10_CUDA_CHECK(cudaDeviceSynchronize());
+      Mover::synchronize(other);
     }
   }
 }

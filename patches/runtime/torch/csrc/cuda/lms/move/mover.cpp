@@ -162,10 +162,10 @@ void Mover::finish_collectives() {
   finished_ = std::max(finished_, until);
 }
 
-void Mover::synchronize() {
+void Mover::synchronize(c10::DeviceIndex device) {
   const Lock::Pause pause;
   const compat::RelaxedCapture relaxed; // another device may be captured
-  const c10::cuda::CUDAGuard guard(device_);
+  const c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
@@ -674,8 +674,7 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
     std::swap(block.memory, memory);
     block.arrived = moved; // other streams wait for it before they use the block
     block.ordered.assign({home});
-    if (compat::data_ptr(*storage)
-            .get()) { // otherwise an operator gets it when it brings the block
+    if (compat::data_ptr(*storage).get()) { // else it is hidden until an operator brings it
       Registry::place(block, *storage, block.memory.get());
     }
     debug_log("[lms] moved %zu bytes for %s\n", block.size, Operation::label());

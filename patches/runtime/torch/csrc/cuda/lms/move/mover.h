@@ -165,8 +165,11 @@ class Mover {
   }
   void wait_for_limbo();
 
-  // Waits for all work of the device. Pauses the mutex.
-  void synchronize();
+  // Waits for all work of the device, or of another one. Pauses the mutex.
+  void synchronize() {
+    synchronize(device_);
+  }
+  static void synchronize(c10::DeviceIndex device);
 
   // Whether LMS can find unseen writes; why_no_checks() returns the reason if it cannot.
   bool checks() {

@@ -39,6 +39,12 @@ class Compactor {
   Compactor(const Compactor&) = delete;
   Compactor& operator=(const Compactor&) = delete;
 
+  // Whether blocks may move: not while LMS is being turned off or has just been turned on, and not
+  // while a graph is captured. Both can change during a pause. Can pause the mutex.
+  bool may_move() const {
+    return attention_.settled() && !pools_.capturing();
+  }
+
   // Makes it possible to serve a request of this number of bytes on the current stream: there is a
   // free piece that is large enough, or one that becomes so if the native allocator maps at most
   // `left` bytes of pages. Returns whether that is so. Moves nothing if it was so before. Pauses
@@ -68,10 +74,6 @@ class Compactor {
     at::DataPtr memory;
   };
 
-  // Both can change during a pause.
-  bool may_move() const {
-    return attention_.settled() && !pools_.capturing();
-  }
   // With `waits`, blocks move for whose transfers the stream has to wait, too.
   bool join(size_t bytes, size_t left, bool waits);
   bool movable(const Block& block, cudaStream_t stream) const;

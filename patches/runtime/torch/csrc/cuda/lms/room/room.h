@@ -48,11 +48,9 @@ class Room {
   // a reason to stay. Can pause the mutex. Throws c10::OutOfMemoryError.
   void bring(Block& block, c10::cuda::CUDAStream stream);
 
-  // Whether storages may leave the device: not while LMS is being turned off or has just been
-  // turned on, and not while a graph is captured. Both can change during a pause. Can pause the
-  // mutex.
+  // Whether storages may leave the device, as Compactor says it. Can pause the mutex.
   bool may_move() const {
-    return attention_.settled() && !pools_.capturing();
+    return compactor_.may_move();
   }
 
   // For plans: each starts what it says if that needs no wait and takes no memory from others, and
