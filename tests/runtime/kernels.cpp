@@ -49,7 +49,7 @@ void hide_libraries(bool hidden) {
 
 // Resets the state to that of a process that has not compiled anything yet.
 void forget_images() {
-  loaded().clear();
+  Images::get().by_key.clear();
 }
 
 int64_t target_of(int capability) {

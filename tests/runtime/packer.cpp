@@ -47,7 +47,7 @@ const char* packer_error() {
 
 // Resets the state to that of a process that has not compiled anything yet.
 void packer_forget_images() {
-  loaded().clear();
+  Images::get().by_key.clear();
 }
 
 int packer_kind_of(const char* scalar_type) {

@@ -195,9 +195,12 @@ def test_what_is_still_being_paged_in_moves_if_nothing_else_can(device):
     tensors = fill()
     starts = [int(tensor[0]) for tensor in tensors]
     torch.cuda.lms.reclaim_inactive()
-    other = torch.cuda.Stream()
-    with torch.cuda.stream(other), torch.cuda.lms.resident(*tensors):
-        pass  # only this stream waits for the copies
+    device.fault("cudaEventSynchronize", from_=True)  # the host does not wait for the copies
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for tensor in tensors:
+            with pytest.raises(RuntimeError), torch.cuda.lms.resident(tensor):
+                pass
+    device.clear_faults()
     order = sorted(range(15), key=lambda i: raw_address(tensors[i]))
     tensors, starts = [tensors[i] for i in order], [starts[i] for i in order]
     scatter(tensors, starts)

@@ -283,6 +283,7 @@ def test_a_write_that_no_operator_shows():
         source = managed(pattern(1, start=7))
         torch.cuda.lms.exclude(source)
         evict()
+        torch.cuda.synchronize()  # what it has shrunk to is known
         y.sum()
         write_unseen(y, source)
         evict()

@@ -536,11 +536,14 @@ def page_out_behind_a_page_in(device):
     torch.cuda.reclaim_inactive()
     device.clear_faults()
     there = torch.cuda.lms.is_resident(x)
-    x.data_ptr()  # it stays from now on
     with torch.cuda.stream(torch.cuda.Stream()):
         other = torch.ones(1 << 18, device="cuda")
         other.sum()
-    torch.cuda.reclaim_inactive()  # takes the host memory
+    x.sum()  # so that the other one leaves first, and takes the host memory
+    device.fault("cudaMemcpyAsync", 2, 999)
+    torch.cuda.reclaim_inactive()
+    device.clear_faults()
+    there = there and torch.cuda.lms.is_resident(x)
     moved = not torch.cuda.lms.is_resident(other)
     equal = torch.equal(x.cpu(), torch.arange(1 << 18, dtype=torch.int32))
     return {"there": there, "moved": moved, "equal": equal, "races": device.races()}

@@ -382,6 +382,8 @@ def test_what_may_fail_while_loading(library, device, api: str) -> None:
 @simulated
 def test_what_fails_in_use_is_thrown(checker: Checker, device) -> None:
     block = Block(4096, 20)
+    for _ in range(4096):  # then it needs another table
+        checker.take()
     used = device.used()
     live = device.live()
     for api in ("cudaMalloc", "cudaStreamCreate", "cudaMemsetAsync", "cudaStreamSynchronize"):

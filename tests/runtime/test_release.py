@@ -4,8 +4,10 @@ import warnings
 
 import pytest
 import torch
+from hardware import simulated
 from past import write_unseen
 from releases import since
+from simcuda.process import run_sim
 from tensors import evict, is_resident, managed, pattern, raw_address, stat
 
 
@@ -128,13 +130,39 @@ def test_it_is_counted():
     assert stat("release_caught") == 1
 
 
-def test_without_kernels(device):
+def without_kernels(device, aside):
+    import ctypes
+
+    import torch
+    from releases import TensorBase
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    device.fault("nvrtcVersion", 1, 11, True)
+    clean, dirty = (torch.zeros(1 << 18, dtype=torch.int32, device="cuda") for _ in range(2))
+    (clean + dirty).sum()
+    torch.cuda.reclaim_inactive()
+    faults = device.counts()["nvrtcVersion"]
+    stream = torch.cuda.Stream() if aside else torch.cuda.current_stream()
+    with torch.cuda.stream(stream):
+        clean.sum()
+        dirty.add_(1)
+        for tensor in (clean, dirty):  # after the last use that an operator shows
+            address = ctypes.c_void_p(TensorBase.data_ptr(tensor))
+            handle = ctypes.c_void_p(stream.cuda_stream)
+            status = ctypes.CDLL(None).cudaMemsetAsync(address, 1, ctypes.c_size_t(1 << 20), handle)
+            assert status == 0
+    torch.cuda.reclaim_inactive()
+    assert not torch.cuda.lms.is_resident(clean)
+    assert not torch.cuda.lms.is_resident(dirty)
+    right = all(bool((tensor.cpu() == 0x01010101).all()) for tensor in (clean, dirty))
+    return faults, right, device.races(), "nvrtcVersion" in torch.cuda.lms.explain()
+
+
+@simulated
+@pytest.mark.parametrize("aside", [False, True])
+def test_without_kernels(aside, tmp_path):
     """Then everything is copied, behind all that is queued."""
-    device.fault("cuModuleGetFunction", 1, 999, True)
-    y = managed(torch.zeros_like(pattern(1)))
-    evict()
-    y.sum()
-    write_unseen(y, resident_source(7))
-    evict()
-    assert device.races() == []
-    assert torch.equal(y.cpu(), pattern(1, start=7, device="cpu"))
+    environment = {"PYTORCH_KERNEL_CACHE_PATH": str(tmp_path)}
+    assert run_sim(without_kernels, aside, environment=environment) == [1, True, [], True]

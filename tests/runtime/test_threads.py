@@ -389,6 +389,61 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
     assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
 
 
+def first_page_out(device, api, compressed):
+    import threading
+    import time
+
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("off")
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    y = torch.ones(1 << 18, device="cuda:1")
+    y.sum()
+    torch.cuda.reclaim_inactive()
+    x = torch.ones(1 << 18, device="cuda:0")
+    x.sum()
+    if compressed:
+        torch.cuda.reclaim_inactive()
+        torch.cuda.lms.set_compression("on")
+        x.mul_(1)
+
+    def page():
+        with torch.cuda.device(1):
+            y.add_(1)
+            torch.empty(1 << 18, device="cuda")
+
+    device.hold(api, device=0)
+    threads = [threading.Thread(target=part) for part in (torch.cuda.reclaim_inactive, page)]
+    threads[0].start()
+    deadline = time.monotonic() + 20
+    while not device.waiting(api) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    threads[1].start()
+    threads[1].join(20)
+    found = device.waiting(api), threads[1].is_alive()
+    device.release()
+    for thread in threads:
+        thread.join()
+    assert not torch.cuda.lms.is_resident(x)
+    assert torch.equal(x.cpu(), torch.ones(1 << 18))
+    return found
+
+
+LOADING = ["cuModuleLoadData", "cudaMalloc", "cudaHostAlloc", "cudaStreamSynchronize"]
+
+
+@simulated
+@since((2, 0), "class of allocators")
+@pytest.mark.parametrize("api", [*LOADING, "cudaHostRegister", "packing"])
+def test_the_first_page_out_of_a_gpu_keeps_nobody_from_another(api):
+    # The kernels of the release check, its memory, that of the host, and the codec's kernels.
+    compressed = api == "packing"
+    api = "cuModuleLoadData" if compressed else api
+    assert run_sim(first_page_out, api, compressed, devices=2, timeout=TIMEOUT) == [1, False]
+
+
 class Ask:
     """What asks the native allocator about GPU 0, whose mutex another thread has."""
 
@@ -453,6 +508,37 @@ def test_who_waits_for_the_native_allocator_keeps_nobody_from_another_gpu(device
     assert torch.equal(y.cpu(), pattern(1, start=3, device="cpu"))
 
 
+def wait_for_the_pinner(device):
+    import threading
+    import time
+
+    import torch
+
+    torch.cuda.set_limit_lms(16 << 20)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    device.hold("cudaHostRegister")
+    kept = [torch.ones(1 << 18, device="cuda") for _ in range(15)]  # host memory is pinned ahead
+    deadline = time.monotonic() + 20
+    while not device.waiting("cudaHostRegister") and time.monotonic() < deadline:
+        time.sleep(0.001)
+    threads = [threading.Thread(target=torch.cuda.reclaim_inactive) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    waiting = [thread.is_alive() for thread in threads]
+    device.release()
+    for thread in threads:
+        thread.join(20)
+    return waiting, [thread.is_alive() for thread in threads], len(kept)
+
+
+@simulated
+def test_all_that_wait_for_host_memory_go_on():
+    found = run_sim(wait_for_the_pinner, timeout=TIMEOUT)
+    assert found == [[True] * 3, [False] * 3, 15]
+
+
 def forked(device, seconds):
     import os
     import signal
@@ -462,18 +548,17 @@ def forked(device, seconds):
     import torch
 
     torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("off")  # the copy engine is called
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._watch()
     x, y, z = (torch.arange(1 << 18, dtype=torch.int32).cuda() for _ in range(3))
     for tensor in (x, z):
         tensor.add_(1)
     torch.cuda.reclaim_inactive()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        # It stays on the device, and whoever frees it has the default stream wait for its copy.
-        torch.cuda.lms.exclude(z)
     x.add_(1)
     y.add_(1)
+    torch.cuda.lms.exclude(z)
+    z.record_stream(torch.cuda.Stream())  # so that an event is recorded when its memory goes back
     api = "cudaMemcpyAsync"
     device.hold(api, seconds=0.5)  # under the mutex; this thread cannot release it in fork()
     thread = threading.Thread(target=torch.cuda.reclaim_inactive)

@@ -396,6 +396,7 @@ int lms_checks(int device, const char** why) {
     const Lock lock;
     if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
       const c10::cuda::CUDAGuard guard(pager->device);
+      pager->mover.prepare_kernels();
       reason = pager->mover.checks() ? "" : pager->mover.why_no_checks();
     } else {
       reason.clear();

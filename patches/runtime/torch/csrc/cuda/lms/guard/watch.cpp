@@ -71,6 +71,10 @@ bool Watch::settled() {
   } catch (const c10::Error&) {
     return false; // the next request tries again
   }
+  // Other threads may have gone on meanwhile.
+  if (leaving_) {
+    return false;
+  }
   if (phase != Phase::Settling) {
     return phase == Phase::Watching;
   }

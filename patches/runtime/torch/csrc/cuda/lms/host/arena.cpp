@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <utility>
 
 namespace torch::cuda::lms {
 
@@ -80,21 +81,22 @@ void Arena::give(HostBuffer buffer, EventRef copied) {
 }
 
 void Arena::prepare() {
-  if (slabs_.empty()) {
-    pin_ahead(1, 0);
+  if (slabs_.empty() || wanted_ > 0) {
+    pin_ahead(free_bytes_ + 1, 0);
   }
 }
 
 size_t Arena::reserve(size_t bytes) {
-  ready();
-  if (current() < bytes) {
-    grow(std::max(bytes - current(), kSmallestSlab));
+  wait_for_pinner();
+  while (current() < bytes) {
+    wanted_ = std::max(bytes - current(), kSmallestSlab);
+    grow();
   }
   return current();
 }
 
 size_t Arena::trim() {
-  ready();
+  wait_for_pinner();
   collect();
   size_t released = 0;
   // One at a time, so that other threads can use the others meanwhile.
@@ -147,14 +149,19 @@ void Arena::reset_accumulated() {
 bool Arena::provide(size_t bytes, const Demand& demand) {
   collect();
   while (const size_t more = lacking(bytes)) {
-    if (ready()) {
-      continue;
-    }
-    if (!pending_.empty() || demand.coming >= std::max(kWorthWaiting, slab_bytes())) {
+    if (pinning()) {
       return false;
     }
-    grow(more);
+    if (pinner_.bytes() > 0) {
+      take_over();
+      continue;
+    }
+    if (pending_.empty() && demand.coming < std::max(kWorthWaiting, slab_bytes())) {
+      wanted_ = std::max(wanted_, more);
+    }
+    return false;
   }
+  wanted_ = 0;
   used_.add(static_cast<int64_t>(bytes));
   busy_.add(static_cast<int64_t>(bytes));
   return true;
@@ -275,8 +282,8 @@ size_t Arena::slab_bytes() const {
   return std::min(std::max(kSmallestSlab, Slab::rounded(current() / 20)), kLargestSlab);
 }
 
-void Arena::grow(size_t bytes) {
-  const size_t needed = Slab::rounded(bytes);
+void Arena::grow() {
+  const size_t needed = Slab::rounded(std::exchange(wanted_, 0));
   const size_t slab = std::max(needed, slab_bytes());
   try {
     pin(slab);
@@ -288,6 +295,7 @@ void Arena::grow(size_t bytes) {
   }
 }
 
+// Pauses the mutex.
 void Arena::pin(size_t bytes) {
   Budget& budget = Budget::get();
   std::string why;
@@ -297,18 +305,21 @@ void Arena::pin(size_t bytes) {
       bytes,
       " bytes of host memory cannot be pinned: ",
       why);
+  std::unique_ptr<Slab> slab;
   try {
-    add(std::make_unique<Slab>(bytes, node_));
+    const Lock::Pause pause; // the driver may wait for the device
+    slab = std::make_unique<Slab>(bytes, node_);
   } catch (...) {
     budget.give(bytes);
     throw;
   }
+  add(std::move(slab));
 }
 
 // Starts to pin the next slab if the memory that is free, or will be soon, is not enough for
 // another request of this size.
 void Arena::pin_ahead(size_t bytes, size_t coming) {
-  const size_t slab = slab_bytes();
+  const size_t slab = std::max(slab_bytes(), Slab::rounded(wanted_));
   if (pinner_.bytes() > 0 || free_bytes_ + coming >= std::min(bytes, slab)) {
     return;
   }
@@ -318,19 +329,27 @@ void Arena::pin_ahead(size_t bytes, size_t coming) {
   }
 }
 
-// Takes over the pinner's slab. Returns false if there is none.
-bool Arena::ready() {
-  const size_t made = pinner_.bytes();
-  if (made == 0) {
-    return false;
-  }
+// Takes over the pinner's slab, which must be ready. Returns false if it could not be pinned.
+bool Arena::take_over() {
+  const size_t bytes = pinner_.bytes();
   std::unique_ptr<Slab> slab = pinner_.finish();
   if (!slab) {
-    Budget::get().give(made);
+    Budget::get().give(bytes);
     return false;
   }
   add(std::move(slab));
   return true;
+}
+
+// Pauses the mutex, and takes over the pinner's slab if there is one.
+void Arena::wait_for_pinner() {
+  while (pinning()) {
+    const Lock::Pause pause;
+    pinner_.wait();
+  }
+  if (pinner_.bytes() > 0) {
+    take_over();
+  }
 }
 
 void Arena::collect() {

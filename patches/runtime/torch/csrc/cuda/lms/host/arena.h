@@ -28,14 +28,14 @@ struct Demand {
 // best fit in multiples of kAlign bytes, and adjacent free ranges are merged. A buffer for which no
 // range is large enough is put together from parts, so that fragmentation does not waste memory.
 // Once the arena is in use, the next slab is pinned before it is needed. Slabs are kept until
-// trim(). Used under the LMS mutex, with the device current.
+// trim(). Used under the LMS mutex, with the device current. take() and extend() never wait.
 class Arena {
  public:
   Arena(c10::DeviceIndex device, const Settings& settings);
 
-  // Takes a buffer of at least this many bytes. Returns false if work in flight still uses the
-  // memory: it is better to wait for it than to pin more. Throws c10::Error if the host limit of
-  // the process is reached or the machine has no memory left.
+  // Takes a buffer of at least this many bytes. Returns false if there is no memory yet. It is
+  // being pinned then, or grow() has to be called, or work in flight still uses it, and it is
+  // better to wait for that than to pin more.
   bool take(const Demand& demand, HostBuffer& buffer);
 
   // Adds the bytes to the end of a buffer. They are all spare. Otherwise as take().
@@ -59,10 +59,23 @@ class Arena {
   void collect();
   void finished(const EventRef& copied);
 
-  // Starts to pin the first slab, because the arena will be needed soon.
+  // Starts to pin the first slab, or what take() has lacked, because it will be needed soon.
   void prepare();
 
-  // Pins until there is at least this number of bytes; returns how many there are.
+  // Whether memory is being pinned, for which wait_for_pinner() waits. Whether take() has lacked
+  // memory, which grow() pins. Both pause the mutex. grow() throws c10::Error if the host limit of
+  // the process is reached or the machine has no memory left.
+  bool pinning() const {
+    return pinner_.bytes() > 0 && !pinner_.ready();
+  }
+  void wait_for_pinner();
+  size_t wanted() const {
+    return wanted_; // bytes
+  }
+  void grow();
+
+  // Pins until there is at least this number of bytes; returns how many there are. Pauses the
+  // mutex.
   size_t reserve(size_t bytes);
 
   // Unpins slabs that contain no buffer, not even one that copies in flight still use. Returns the
@@ -103,10 +116,9 @@ class Arena {
   void add(std::unique_ptr<Slab> slab);
   void subtract(const Slab& slab);
   std::unique_ptr<Slab> take_idle();
-  void grow(size_t bytes);
   void pin(size_t bytes);
   void pin_ahead(size_t bytes, size_t coming);
-  bool ready();
+  bool take_over();
   size_t slab_bytes() const;
   size_t current() const {
     return static_cast<size_t>(pinned_.current);
@@ -130,6 +142,7 @@ class Arena {
   std::multimap<size_t, char*> by_size_;
   std::deque<Pending> pending_;
   Pinner pinner_;
+  size_t wanted_ = 0; // bytes that the last take() lacked, unless it is better to wait for copies
   size_t free_bytes_ = 0; // the sum of free_
   Stat pinned_;
   Stat used_;

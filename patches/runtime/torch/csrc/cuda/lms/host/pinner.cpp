@@ -6,6 +6,7 @@
 #include <c10/core/thread_pool.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <condition_variable>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
@@ -26,6 +27,10 @@ class Pinner::Worker {
   }
 
   void start(size_t bytes, c10::DeviceIndex device, int node) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ready_ = false;
+    }
     pool_.run([this, bytes, device, node] {
       try {
         const c10::cuda::CUDAGuard guard(device);
@@ -33,13 +38,26 @@ class Pinner::Worker {
         const compat::RelaxedCapture relaxed;
         slab_ = std::make_unique<Slab>(bytes, node);
       } catch (const std::exception&) {
-        slab_.reset(); // a caller that needs the memory pins it itself, and gets the error
+        slab_.reset(); // who needs the memory pins it, and gets the error
       }
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ready_ = true;
+      changed_.notify_all();
     });
   }
 
+  // The pool's own waitWorkComplete() wakes only one of the threads that wait.
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return ready_; });
+  }
+
+  bool ready() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return ready_;
+  }
+
   std::unique_ptr<Slab> finish() {
-    pool_.waitWorkComplete();
     return std::move(slab_);
   }
 
@@ -64,7 +82,10 @@ class Pinner::Worker {
     return instance;
   }
 
-  std::unique_ptr<Slab> slab_; // belongs to the pool's thread until waitWorkComplete()
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ready_ = false; // until then, the slab belongs to the pool's thread
+  std::unique_ptr<Slab> slab_;
   c10::ThreadPool pool_; // last member, so it is destroyed first: it waits for its thread
 };
 
@@ -80,15 +101,20 @@ void Pinner::start(size_t bytes) {
   worker_->start(bytes_, device_, node_);
 }
 
+void Pinner::wait() const {
+  if (!ready()) {
+    worker_->wait();
+  }
+}
+
+// In a child, the worker's thread is the parent's.
+bool Pinner::ready() const {
+  return !worker_ || Lock::forked() || worker_->ready();
+}
+
 std::unique_ptr<Slab> Pinner::finish() {
-  if (bytes_ == 0) {
-    return nullptr;
-  }
   bytes_ = 0;
-  if (Lock::forked()) {
-    return nullptr; // the worker's thread is the parent's
-  }
-  return worker_->finish();
+  return Lock::forked() ? nullptr : worker_->finish();
 }
 
 } // namespace torch::cuda::lms

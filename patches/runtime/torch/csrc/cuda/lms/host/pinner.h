@@ -27,7 +27,12 @@ class Pinner {
   // Starts to pin a slab. Must not be called while there is one.
   void start(size_t bytes);
 
-  // Waits for the slab and returns it; null if it could not be pinned.
+  // Waits until finish() can be called. Does not need the mutex.
+  void wait() const;
+  // Whether finish() can be called without a wait.
+  bool ready() const;
+
+  // Returns the slab; null if it could not be pinned.
   std::unique_ptr<Slab> finish();
 
  private:

@@ -25,20 +25,55 @@ Checker::Checker(c10::DeviceIndex device) : device_(device) {}
 
 bool Checker::available() {
   if (!tried_) {
-    tried_ = true;
-    try {
-      load();
-    } catch (const c10::Error& error) {
-      why_ = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      why_ = error.what();
-    }
-    why_.resize(std::min(why_.size(), why_.find('\n')));
-    if (!why_.empty()) {
-      module_.reset(); // the counts stay, because to free them waits for the device
-    }
+    make();
+    made();
   }
   return module_ != nullptr;
+}
+
+void Checker::make() noexcept {
+  if (!tried_) {
+    load_once();
+  }
+  if (module_) {
+    try {
+      next_.reset(new Table{
+          zeroed(kTable * sizeof(checksum::Slot)),
+          zeroed_counts(kTable),
+          std::vector<uint32_t>(kTable)});
+    } catch (const std::exception&) {
+      (void)cudaGetLastError();
+    }
+  }
+}
+
+void Checker::made() {
+  tried_ = true;
+  full_ = !next_;
+  if (!next_) {
+    return;
+  }
+  const size_t first = tables_.size() * kTable;
+  free_.reserve(first + kTable); // so that give() cannot fail
+  tables_.push_back(std::move(*next_));
+  next_.reset();
+  for (size_t i = kTable; i > 0; --i) {
+    free_.push_back(static_cast<Slot>(first + i - 1));
+  }
+}
+
+void Checker::load_once() noexcept {
+  try {
+    load();
+  } catch (const c10::Error& error) {
+    why_ = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    why_ = error.what();
+  }
+  why_.resize(std::min(why_.size(), why_.find('\n')));
+  if (!why_.empty()) {
+    module_.reset(); // the counts stay, because to free them waits for the device
+  }
 }
 
 void Checker::load() {
@@ -66,17 +101,12 @@ void Checker::require() {
 
 Checker::Slot Checker::take() {
   require();
-  if (free_.empty()) {
-    free_.reserve((tables_.size() + 1) * kTable); // so that give() cannot fail
-    const size_t first = tables_.size() * kTable;
-    tables_.push_back(
-        {zeroed(kTable * sizeof(checksum::Slot)),
-         zeroed_counts(kTable),
-         std::vector<uint32_t>(kTable)});
-    for (size_t i = kTable; i > 0; --i) {
-      free_.push_back(static_cast<Slot>(first + i - 1));
-    }
+  if (!ready()) {
+    make();
+    made();
   }
+  full_ = false; // the next call tries again
+  TORCH_CHECK(!free_.empty(), "LMS: there is no device memory for more hashes");
   const Slot slot = free_.back();
   free_.pop_back();
   return slot;
@@ -182,7 +212,7 @@ void Checker::restore(
 
 // The device first writes a count, and then `changed_`.
 void Checker::look() {
-  if (!changed_ || !__atomic_load_n(changed_.get(), __ATOMIC_ACQUIRE)) {
+  if (!tried_ || !changed_ || !__atomic_load_n(changed_.get(), __ATOMIC_ACQUIRE)) {
     return;
   }
   __atomic_exchange_n(changed_.get(), 0, __ATOMIC_ACQ_REL);

@@ -29,10 +29,19 @@ class Checker {
   Checker(const Checker&) = delete;
   Checker& operator=(const Checker&) = delete;
 
+  // Whether available() and take() have what they need. Otherwise they make it, which waits for the
+  // device. A caller that must not wait calls make() before, without the mutex, in one thread at a
+  // time, and then made() with the mutex.
+  bool ready() const {
+    return tried_ && (!module_ || !free_.empty() || full_);
+  }
+  void make() noexcept;
+  void made();
+
   // The first call compiles and loads the kernels. If that fails, it is not tried again. Never
   // throws.
   bool available();
-  // One line that says why the check is not available; empty while no reason is known.
+  // One line that says why the check is not available; empty if it is. Call available() before.
   const std::string& why() const {
     return why_;
   }
@@ -64,7 +73,7 @@ class Checker {
   // the device stops with an error, and corrupted() returns true.
   void arrived(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
   bool corrupted() const {
-    return corrupted_ && __atomic_load_n(corrupted_.get(), __ATOMIC_ACQUIRE) != 0;
+    return tried_ && corrupted_ && __atomic_load_n(corrupted_.get(), __ATOMIC_ACQUIRE) != 0;
   }
 
   // How many checks have found a difference so far. Checks on streams for which the host has not
@@ -87,6 +96,7 @@ class Checker {
   };
 
   void load();
+  void load_once() noexcept;
   void require();
   void look();
   static Counts zeroed_counts(size_t count);
@@ -94,7 +104,7 @@ class Checker {
   unsigned blocks(size_t bytes, unsigned most) const;
 
   const c10::DeviceIndex device_;
-  bool tried_ = false;
+  bool tried_ = false; // until then, all that load() makes belongs to make()
   std::string why_;
   std::unique_ptr<Module> module_;
   Module::Kernel hash_ = nullptr;
@@ -106,6 +116,8 @@ class Checker {
   Counts corrupted_;
   uint64_t caught_ = 0;
   Slot last_caught_ = 0;
+  std::unique_ptr<Table> next_; // of make()
+  bool full_ = false; // make() has found no device memory for the next table
   std::vector<Table> tables_; // of kTable slots each
   std::vector<Slot> free_;
 };

@@ -5,7 +5,9 @@
 #include <c10/cuda/CUDAException.h>
 
 #include <algorithm>
+#include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace torch::cuda::lms {
@@ -126,10 +128,25 @@ class Program {
 
 // Compiled images, by what they were compiled from. Never destroyed, because the modules are not
 // either.
-std::unordered_map<std::string, std::string>& loaded() {
-  static auto* const images = new std::unordered_map<std::string, std::string>;
-  return *images;
-}
+struct Images {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::string> by_key;
+
+  static Images& get() {
+    static auto* const instance = new Images;
+    return *instance;
+  }
+  // Empty if it is not known.
+  std::string find(const std::string& key) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = by_key.find(key);
+    return found == by_key.end() ? "" : found->second;
+  }
+  void put(const std::string& key, std::string image) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    by_key[key] = std::move(image);
+  }
+};
 
 } // namespace
 
@@ -152,8 +169,10 @@ void Module::load(const KernelSource& source) {
   const std::string key = "lms_" + std::string(source.name) + "_" + made_for.name() + "_" +
                           cache::digest(inputs + source.text);
 
-  const auto known = loaded().find(key);
-  std::string image = known != loaded().end() ? known->second : cache::read(key);
+  std::string image = Images::get().find(key);
+  if (image.empty()) {
+    image = cache::read(key);
+  }
   // If the driver no longer accepts an image, it is compiled again.
   if (image.empty() || library_.cuModuleLoadData(&module_, image.data()) != 0) {
     Program program(library_, source);
@@ -162,7 +181,7 @@ void Module::load(const KernelSource& source) {
     library_.check_driver(library_.cuModuleLoadData(&module_, image.data()), "cuModuleLoadData");
     cache::write(key, image);
   }
-  loaded()[key] = std::move(image);
+  Images::get().put(key, std::move(image));
 }
 
 Module::~Module() {

@@ -16,8 +16,8 @@ struct KernelSource {
 };
 
 // The kernels of a source on one device. They are compiled once for each architecture, and the
-// result is kept in memory and on disk (cache.h). Used under the LMS mutex. The device must be
-// current, and the process must have used it.
+// result is kept in memory and on disk (cache.h). To make a module does not need the LMS mutex. The
+// device must be current, and the process must have used it.
 class Module {
  public:
   // Throws c10::Error with a one-line message if the kernels are not available.

@@ -67,22 +67,27 @@ void fill(uint64_t* data, size_t words) {
 Packer::Packer(c10::DeviceIndex device) : device_(device) {}
 
 bool Packer::available(codec::Kind kind) {
-  Kernels& kernels = of(kind);
-  if (!kernels.tried) {
-    kernels.tried = true;
-    try {
-      load(kind);
-    } catch (const c10::Error& error) {
-      kernels.why = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      kernels.why = error.what();
-    }
-    kernels.why.resize(std::min(kernels.why.size(), kernels.why.find('\n')));
-    if (!kernels.why.empty()) {
-      kernels.module.reset();
-    }
+  if (!ready(kind)) {
+    make(kind);
+    made(kind);
   }
-  return kernels.module != nullptr;
+  return of(kind).module != nullptr;
+}
+
+void Packer::make(codec::Kind kind) noexcept {
+  Kernels& kernels = of(kind);
+  try {
+    load(kind);
+  } catch (const c10::Error& error) {
+    kernels.why = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    kernels.why = error.what();
+  }
+  kernels.why.resize(std::min(kernels.why.size(), kernels.why.find('\n')));
+  if (!kernels.why.empty()) {
+    (void)cudaGetLastError();
+    kernels.module.reset();
+  }
 }
 
 void Packer::load(codec::Kind kind) {
@@ -142,9 +147,9 @@ bool Packer::holds(const void* data, size_t bytes, const HostBuffer& host) {
   return suits(data, bytes, host, std::min(std::max(host.size(), least), most));
 }
 
-const Packer::Kernels& Packer::required(codec::Kind kind, bool suited) {
+const Packer::Kernels& Packer::required(codec::Kind kind, bool suited) const {
   TORCH_CHECK(
-      available(kind), "LMS: ", codec::name(kind), " cannot be packed on this GPU: ", why(kind));
+      of(kind).module, "LMS: ", codec::name(kind), " cannot be packed on this GPU: ", why(kind));
   TORCH_CHECK(suited, "LMS: the buffer cannot hold the packed block");
   return of(kind);
 }
@@ -156,7 +161,7 @@ void Packer::pack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
-  (void)required(kind, true); // the first call makes the tally
+  (void)available(kind); // the first call makes the tally
   launch_pack(kind, data, bytes, buffer, tally(0), nullptr, blocks, stream);
 }
 

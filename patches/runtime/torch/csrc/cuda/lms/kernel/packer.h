@@ -30,6 +30,15 @@ class Packer {
   // The first call for a kind compiles and loads its kernels, which takes seconds unless they are
   // in the cache, and tries them out. If that fails, it is not tried again. Never throws.
   bool available(codec::Kind kind);
+  // Whether that call was made. A caller that must not wait calls make() instead, without the
+  // mutex, in one thread at a time, and then made() with the mutex.
+  bool ready(codec::Kind kind) const {
+    return of(kind).tried;
+  }
+  void make(codec::Kind kind) noexcept;
+  void made(codec::Kind kind) {
+    of(kind).tried = true;
+  }
   // One line that says why a kind is not available; empty while no reason is known.
   const std::string& why(codec::Kind kind) const {
     return of(kind).why;
@@ -82,7 +91,7 @@ class Packer {
 
  private:
   struct Kernels {
-    bool tried = false;
+    bool tried = false; // until then, the rest belongs to make()
     std::string why;
     std::unique_ptr<Module> module;
     Module::Kernel pack = nullptr;
@@ -106,7 +115,7 @@ class Packer {
       const uint32_t* only_if,
       unsigned blocks,
       cudaStream_t stream);
-  const Kernels& required(codec::Kind kind, bool suited);
+  const Kernels& required(codec::Kind kind, bool suited) const;
   codec::Tally* tally(size_t index) const {
     return static_cast<codec::Tally*>(tally_.get()) + index;
   }

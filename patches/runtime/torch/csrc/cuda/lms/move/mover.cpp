@@ -176,45 +176,26 @@ void Mover::settle_host() {
   slots_.settle([this](Block& block) { packing_.learn(block); });
 }
 
-// Returns false if only waiting for the device can help. Throws c10::Error.
-bool Mover::take_buffer(const Demand& demand, HostBuffer& buffer) {
-  try {
-    return arena_.take(demand, buffer);
-  } catch (const c10::Error&) {
-    if (slots_.oldest()) {
-      return false;
-    }
-    if (!drop_clean_copies(demand.bytes)) {
-      throw;
-    }
-  }
-  return arena_.take(demand, buffer);
-}
-
 // Before the memory of a block is given up whose host copy is true: if an unseen write is found,
-// the block is packed again, whatever it has become. If there is no memory for that, the copy is
-// dropped. Returns false if only waiting for the device can help.
+// the block is packed again, whatever it has become. Returns false if only provide() can help,
+// which drops the copy if there is no memory for that.
 bool Mover::extend_host(Block& block) {
-  try {
-    if (!slots_.extend(block)) {
-      return false;
-    }
-    if (Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
-      return true;
-    }
-  } catch (const c10::Error&) {
-    if (slots_.oldest()) {
-      return false;
-    }
+  if (!slots_.extend(block)) {
+    return false;
   }
-  wrote(block);
+  if (!Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
+    wrote(block);
+  }
   return true;
 }
 
 // Takes the host memory that a copy of the block needs, or, with `release`, what giving up its
-// device memory needs. Returns false if only waiting for the device can help. Throws c10::Error.
+// device memory needs. Returns false if only provide() can help. Throws c10::Error.
 bool Mover::take_host(Block& block, bool release) {
   settle_host();
+  if (!checker_.ready()) {
+    return false;
+  }
   if (release && Slots::shrunk(block) && !extend_host(block)) {
     return false;
   }
@@ -222,13 +203,16 @@ bool Mover::take_host(Block& block, bool release) {
     return true;
   }
   const codec::Kind kind = checks() ? packing_.wanted(block) : codec::Kind::None;
+  if (!prepared()) {
+    return false;
+  }
   Demand demand{block.size};
   if (kind != codec::Kind::None) {
     demand = Slots::demand(block, packing_.expected(block));
   }
   demand.coming = slots_.coming();
   HostBuffer buffer;
-  if (!take_buffer(demand, buffer)) {
+  if (!arena_.take(demand, buffer)) {
     return false;
   }
   block.host.buffer = std::move(buffer);
@@ -541,6 +525,60 @@ Mover::Outcome Mover::copy_ahead(Block& block) {
   });
 }
 
+bool Mover::prepared() const {
+  return checker_.ready() && packing_.unprepared() == codec::Kind::None;
+}
+
+// Makes the kernels, or the memory, that page-outs lack. If another thread does, waits for it.
+void Mover::make_kernels() {
+  if (making_) {
+    Lock::wait();
+    return;
+  }
+  const c10::cuda::CUDAGuard guard(device_);
+  const compat::RelaxedCapture relaxed; // another device may be captured
+  const codec::Kind kind = packing_.unprepared();
+  const bool checks = !checker_.ready();
+  making_ = true;
+  {
+    const Lock::Pause pause;
+    checks ? checker_.make() : packing_.make(kind);
+  }
+  making_ = false;
+  checks ? checker_.made() : packing_.made(kind);
+  Lock::notify();
+}
+
+bool Mover::prepare_kernels() {
+  bool paused = false;
+  while (!prepared()) {
+    make_kernels();
+    paused = true;
+  }
+  return paused;
+}
+
+void Mover::provide() {
+  const c10::cuda::CUDAGuard guard(device_);
+  if (!prepared()) {
+    make_kernels();
+  } else if (arena_.pinning()) {
+    arena_.wait_for_pinner();
+  } else if (const size_t wanted = arena_.wanted()) {
+    try {
+      arena_.grow();
+    } catch (const c10::Error&) {
+      if (arena_.oldest() || slots_.oldest()) {
+        wait_for_host();
+      } else if (!drop_clean_copies(wanted)) {
+        throw;
+      }
+    }
+  } else {
+    wait_for_host();
+  }
+}
+
 void Mover::wait_for_host() {
   const EventRef copied = arena_.oldest();
   if (const EventRef oldest = copied ? copied : slots_.oldest()) {
@@ -673,6 +711,9 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
   if (moved) {
     std::swap(block.memory, memory);
     block.arrived = moved; // other streams wait for it before they use the block
+    if (block.left) {
+      block.left = moved; // which waits for it
+    }
     block.ordered.assign({home});
     if (compat::data_ptr(*storage).get()) { // else it is hidden until an operator brings it
       Registry::place(block, *storage, block.memory.get());
@@ -765,8 +806,9 @@ void Mover::discard(Block& block, bool captured) noexcept {
       leave_strays(block, captured);
     }
     if (block.memory && captured && (block.arrived || block.left)) {
-      // A captured stream must not wait for work outside of its graph.
-      keep_until(block.arrived ? block.arrived : block.left, block, block.home);
+      // A captured stream must not wait for work outside of its graph. A copy to the host waits for
+      // the block's page-in.
+      keep_until(block.left ? block.left : block.arrived, block, block.home);
     } else if (block.memory) {
       const bool ordered = block.home && lasting(*block.home);
       // The user relies on the order of the stream that was current when the storage was allocated,

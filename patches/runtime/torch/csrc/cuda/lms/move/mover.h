@@ -85,14 +85,14 @@ class Mover {
     Moved,
     Gone, // being freed, or its DataPtr was moved to another storage: no longer a candidate
     Failed, // no host memory, or CUDA refused: the block is unchanged
-    Busy, // copies still use the host memory: call wait_for_host(), then try again
+    Busy, // host memory or kernels are not there yet: call provide(), then try again
     Unfinished, // a collective may still use it: call finish_collectives(), then try again
   };
   // Pages out on demand: takes host memory, and then calls start_page_out() and finish_page_out().
   Outcome page_out(Block& block);
 
   // Copies an idle block to the host, and keeps its memory, so that a later page-out needs no copy.
-  // Moved means that the host has the bytes. Never waits.
+  // Moved means that the host has the bytes. Never waits for the device.
   Outcome copy_ahead(Block& block);
 
   // start_page_out() starts a copy to the host; the block can still be used. finish_page_out()
@@ -103,8 +103,9 @@ class Mover {
   bool finish_page_out(Block& block, c10::StorageImpl& storage);
   void cancel_page_out(Block& block);
 
-  // Waits for the oldest work after which there is more free host memory. Pauses the mutex.
-  void wait_for_host();
+  // Makes the kernels that page-outs lack, or pins more host memory, or waits for work after which
+  // more of it is free. Pauses the mutex. Throws c10::Error if the host has no memory left.
+  void provide();
 
   // ---- page-in ----
 
@@ -171,7 +172,8 @@ class Mover {
   }
   static void synchronize(c10::DeviceIndex device);
 
-  // Whether LMS can find unseen writes; why_no_checks() returns the reason if it cannot.
+  // Whether LMS can find unseen writes; why_no_checks() returns the reason if it cannot. Call
+  // prepare_kernels() before.
   bool checks() {
     return checker_.available();
   }
@@ -195,11 +197,12 @@ class Mover {
   size_t reserve_host(size_t bytes);
   size_t trim_host();
   // Called when page-outs are likely soon: prepares what they need while there is still memory for
-  // it.
-  void prepare() {
+  // it. Returns whether it has paused the mutex.
+  bool prepare() {
     arena_.prepare();
-    checks();
+    return prepare_kernels();
   }
+  bool prepare_kernels();
   const Arena& arena() const {
     return arena_;
   }
@@ -255,8 +258,10 @@ class Mover {
   template <class F>
   Outcome with_storage(Block& block, bool release, F move);
   void wait_for(const EventRef& transfer, cudaStream_t stream);
+  bool prepared() const;
+  void wait_for_host();
+  void make_kernels();
   bool take_host(Block& block, bool release);
-  bool take_buffer(const Demand& demand, HostBuffer& buffer);
   bool extend_host(Block& block);
   void settle_host();
   void drop_host(Block& block);
@@ -301,6 +306,7 @@ class Mover {
   uint64_t finished_ = 0; // the collectives up to this number have ended
   uint64_t reported_ = 0; // unseen writes at the time of the last warning
   uint64_t forgotten_ = 0; // unseen writes when the statistics were last reset
+  bool making_ = false; // whether a thread is in make_kernels()
   bool pressure_ = false;
   std::string trouble_;
 };

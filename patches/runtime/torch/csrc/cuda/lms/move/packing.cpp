@@ -43,6 +43,10 @@ codec::Kind Packing::wanted(const Block& block) {
       return codec::Kind::None;
     }
   }
+  if (!packer_.ready(block.origin.kind)) {
+    unprepared_ = block.origin.kind;
+    return codec::Kind::None;
+  }
   if (!packer_.available(block.origin.kind)) {
     trouble_ = packer_.why(block.origin.kind);
     return codec::Kind::None;

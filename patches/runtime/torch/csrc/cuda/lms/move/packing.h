@@ -28,8 +28,21 @@ class Packing {
   Packing(const Packing&) = delete;
   Packing& operator=(const Packing&) = delete;
 
-  // How the next host copy of the block has to be made. None: as it is.
+  // How the next host copy of the block has to be made. None: as it is, or it needs kernels that
+  // are not there yet. unprepared() says which; None if there are none. The next two make them,
+  // which waits for the device: make() is called without the mutex, in one thread at a time, and
+  // made() with it.
   codec::Kind wanted(const Block& block);
+  codec::Kind unprepared() const {
+    return unprepared_;
+  }
+  void make(codec::Kind kind) noexcept {
+    packer_.make(kind);
+  }
+  void made(codec::Kind kind) {
+    packer_.made(kind);
+    unprepared_ = codec::Kind::None;
+  }
 
   // Whether compression is useful to the program, or is tried. Otherwise nothing is compressed,
   // unless the user has turned compression on.
@@ -108,6 +121,7 @@ class Packing {
   std::unordered_map<Like, Known, Hash> known_;
   codec::Totals totals_;
   std::string trouble_;
+  codec::Kind unprepared_ = codec::Kind::None;
   bool useful_ = false;
 };
 

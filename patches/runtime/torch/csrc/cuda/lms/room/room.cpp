@@ -301,7 +301,12 @@ Mover::Outcome Room::page_out(Block& block) {
       break;
     case Mover::Outcome::Busy:
       registry_.offer(block);
-      mover_.wait_for_host();
+      try {
+        mover_.provide();
+      } catch (const c10::Error& error) {
+        mover_.trouble(error.what_without_backtrace());
+        return Mover::Outcome::Failed;
+      }
       break;
     case Mover::Outcome::Unfinished:
       registry_.offer(block);
@@ -370,8 +375,9 @@ int Room::make_room(size_t bytes) {
       attention_.begin();
     }
     if (used + request <= limit) {
-      if (used + request > limit - limit / 8) {
-        mover_.prepare(); // so that the first page-out has what it needs
+      // So that the first page-out has what it needs.
+      if (used + request > limit - limit / 8 && mover_.prepare()) {
+        continue;
       }
       break;
     }
@@ -532,12 +538,12 @@ bool Room::give_way(size_t bytes) {
 // Pages out the blocks that choose(segments) returns. Returns false if it moved none.
 template <class F>
 bool Room::reclaim_chosen(F choose) {
+  bool moved = false;
   for (;;) {
     const auto snapshot = native_.snapshot();
     if (!may_move()) {
-      return false;
+      return moved;
     }
-    bool moved = false;
     bool again = false;
     for (Block* const block : choose(snapshot.segments)) {
       const Mover::Outcome outcome = page_out(*block);
