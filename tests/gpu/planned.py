@@ -56,16 +56,24 @@ class Training:
         torch.manual_seed(0)
         self.model, self.loss = workload.build()
         self.around = peer(self.model) if peer else contextlib.nullcontext
-        self.optimizer = workload.optimizer(self.model.parameters())
+        self.optimizer = workload.optimizer and workload.optimizer(self.model.parameters())
 
     def forward(self) -> Any:
         import torch
 
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.optimizer:
+            self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", dtype=torch.bfloat16), self.around():
             return self.loss()
 
     def step(self) -> Any:
+        import torch.cuda.lms
+
+        if not self.optimizer:
+            with torch.no_grad():
+                result = self.forward()
+            torch.cuda.lms.step()
+            return result
         loss = self.forward()
         loss.backward()
         self.optimizer.step()
@@ -133,10 +141,12 @@ def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict
 
 
 def parts(workload: Workload) -> dict[str, float]:
-    """Seconds of the forward pass, and of the rest."""
+    """Seconds of the forward pass, and of the rest. Empty if there is no training."""
     import torch
 
     training = Training(workload)
+    if not training.optimizer:
+        return {}
     seconds: dict[str, list[float]] = {"up": [], "down": []}
     for _ in range(6):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
@@ -153,6 +163,13 @@ def parts(workload: Workload) -> dict[str, float]:
     gc.collect()
     torch.cuda.empty_cache()
     return {name: statistics.median(values[2:]) for name, values in seconds.items()}
+
+
+def bound(parts: dict[str, float], excess: int, speed: dict[str, float]) -> float:
+    """Seconds of an iteration with one hill of memory at least; 0 if nothing is trained."""
+    if not parts:
+        return 0
+    return max(parts["up"], excess / speed["out"]) + max(parts["down"], excess / speed["in"])
 
 
 def rates() -> dict[str, float]:
@@ -190,8 +207,7 @@ def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
     for part in workload.limits:
         limit = int(part * memory["peak_allocated_bytes"])
         excess = memory["peak_allocated_bytes"] - limit
-        up, down = found["parts"]["up"], found["parts"]["down"]
-        found["bounds"][limit] = max(up, excess / speed["out"]) + max(down, excess / speed["in"])
+        found["bounds"][limit] = bound(found["parts"], excess, speed)
         for mode in modes:
             torch.cuda.set_enabled_lms(True)
             torch.cuda.set_limit_lms(limit)
@@ -214,15 +230,15 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
     time = statistics.median(row["milliseconds"][-kept:])
     count = row["counts"][-1]
     repeated = [c[REPEATED] for c in row["counts"][-kept:]]
-    bound = found["bounds"].get(str(row.get("limit")), 0) * 1e3
+    least = found["bounds"].get(str(row.get("limit")), 0) * 1e3
     return {
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
         "mode": row.get("mode", "in memory"),
         "ms": f"{time:.1f}",
         "mean": f"{statistics.mean(row['milliseconds'][-kept:]):.1f}",
         "host ms": f"{statistics.median(row['host_milliseconds'][-kept:]):.1f}",
-        "bound": f"{bound:.1f}" if bound else "",
-        "ratio": f"{time / bound:.3f}" if bound else "",
+        "bound": f"{least:.1f}" if least else "",
+        "ratio": f"{time / least:.3f}" if least else "",
         "allocated GB": f"{row['peak_allocated_bytes'] / GB:.2f}",
         "reserved GB": f"{row['peak_reserved_bytes'] / GB:.2f}",
         "out GB": f"{count['page_out_bytes'] / GB:.2f}",

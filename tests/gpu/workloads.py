@@ -14,7 +14,7 @@ GB = 1e9
 class Workload:
     title: str
     build: Callable[[], tuple[Any, Callable[[], Any]]]  # (model, what computes the loss)
-    optimizer: Callable[[Any], Any]
+    optimizer: Callable[[Any], Any] | None  # None: no training, and each call is an iteration
     limits: tuple[float, ...]  # parts of the peak in memory
     # Of an iteration in memory on an H200, if measured (docs/results/2026-11-23-fake.md).
     seconds: float = 0
@@ -36,18 +36,18 @@ def _images(model: Any, batch: int, size: int) -> tuple[Any, Callable[[], Any]]:
     import torch
     from torch.nn import functional
 
-    images = torch.randn(batch, 3, size, size, device="cuda")
-    images = images.to(memory_format=torch.channels_last)
+    given = torch.randn(batch, 3, size, size, device="cuda")
+    given = given.to(memory_format=torch.channels_last)
     labels = torch.randint(1000, (batch,), device="cuda")
-    return model, lambda: functional.cross_entropy(model(images), labels)
+    return model, lambda: functional.cross_entropy(model(given), labels)
 
 
-def resnet50(batch: int = 512, size: int = 224) -> tuple[Any, Callable[[], Any]]:
+def resnet(depth: int, batch: int, size: int) -> tuple[Any, Callable[[], Any]]:
     import torch
     import torchvision
 
-    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
-    return _images(model.train(), batch, size)
+    model = torchvision.models.get_model(f"resnet{depth}").cuda().train()
+    return _images(model.to(memory_format=torch.channels_last), batch, size)
 
 
 def vit_l() -> tuple[Any, Callable[[], Any]]:
@@ -103,6 +103,35 @@ def lengths() -> tuple[Any, Callable[[], Any]]:
     return model, loss
 
 
+def generation() -> tuple[Any, Callable[[], Any]]:
+    """48 tokens for each of 64 prompts, with a cache of keys and values that grows."""
+    import torch
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=16,
+        num_attention_heads=16,
+        vocab_size=32000,
+        max_position_embeddings=1024,
+        eos_token_id=None,
+    )
+    with torch.device("cuda"):
+        model = transformers.LlamaForCausalLM(config).eval().bfloat16()
+    prompts = torch.randint(32000, (64, 464), device="cuda")
+    given = torch.ones_like(prompts)
+    weights = torch.arange(512, device="cuda")
+
+    def answers() -> Any:
+        tokens = model.generate(
+            prompts, attention_mask=given, max_new_tokens=48, do_sample=False, pad_token_id=0
+        )
+        return (tokens * weights).sum().double()  # different for different answers
+
+    return model, answers
+
+
 def unet3d(size: int = 160) -> tuple[Any, Callable[[], Any]]:
     import torch
     from torch import nn
@@ -154,7 +183,7 @@ def blocks(model: Any) -> list[Any]:
 WORKLOADS = {
     "resnet50": Workload(
         title="ResNet-50, batch 512, 224x224, channels-last, SGD with momentum",
-        build=resnet50,
+        build=partial(resnet, 50, 512, 224),
         optimizer=_sgd,
         limits=(0.862, 0.703, 0.517),
         seconds=0.1048,
@@ -179,15 +208,21 @@ WORKLOADS = {
         optimizer=_adamw,
         limits=(0.60,),
     ),
+    "generation": Workload(
+        title="Llama of transformers, 0.9 billion parameters, 64 x 48 tokens are generated",
+        build=generation,
+        optimizer=None,
+        limits=(0.80, 0.60),
+    ),
     "images_3x": Workload(
         title="ResNet-50, batch 64, 912x912, channels-last, SGD with momentum",
-        build=partial(resnet50, 64, 912),
+        build=partial(resnet, 50, 64, 912),
         optimizer=_sgd,
         limits=(1 / 3,),
     ),
     "images_7x": Workload(
         title="ResNet-50, batch 64, 1392x1392, channels-last, SGD with momentum",
-        build=partial(resnet50, 64, 1392),
+        build=partial(resnet, 50, 64, 1392),
         optimizer=_sgd,
         limits=(1 / 7,),
     ),
