@@ -50,7 +50,7 @@ html_theme_options = {
 # The help of each command, as `make man` writes it.
 man_pages = [("reference", "lmsbuild", "PyTorch with Large Model Support", [author], 1)]
 
-# `make links` follows the links to other sites, which needs a network; the build does not.
+# `make docs ARGS=--links` follows links to other sites. That needs a network; the build does not.
 linkcheck_timeout = 20
 linkcheck_retries = 2
 linkcheck_anchors = False
