@@ -143,8 +143,8 @@ def trial(name: str, size: int, mode: str, limit: int, seconds: float) -> dict[s
         except subprocess.TimeoutExpired:
             found = {"error": f"not in {seconds:.0f} s"}
         else:
-            ends = done.stderr.strip().rpartition("\n")[2]
-            found = {"error": ends or f"ended with {done.returncode}"}
+            errors = [line for line in done.stderr.splitlines() if "Error: " in line]
+            found = {"error": errors[-1] if errors else f"ended with {done.returncode}"}
             if done.returncode == 0:
                 found = json.loads(result.read_text())
                 if found["reserved"] > limit:
