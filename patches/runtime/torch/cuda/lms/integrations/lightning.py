@@ -33,17 +33,21 @@ class LargeModelSupport(Callback):
         super().__init__()
         self._settings = settings
         self._metrics = torch.cuda.lms.Metrics()
+        self._logged = 0  # the last step that was logged, or that had ended before
 
     def setup(self, trainer, pl_module, stage):
         integrations.turn_on(**self._settings)
 
     def on_train_start(self, trainer, pl_module):
         self._metrics()
+        self._logged = trainer.global_step
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         step = trainer.global_step
-        if step % trainer.log_every_n_steps:
+        # With accumulated gradients, several batches end in the same step.
+        if step == self._logged or step % trainer.log_every_n_steps:
             return
+        self._logged = step
         found = self._metrics()
         for logger in trainer.loggers:
             logger.log_metrics(found, step=step)
