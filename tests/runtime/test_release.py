@@ -130,6 +130,43 @@ def test_it_is_counted():
     assert stat("release_caught") == 1
 
 
+def warned(_):
+    import ctypes
+    import warnings
+
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    base = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
+    x = torch.zeros(1 << 18, dtype=torch.int32, device="cuda")
+    x.sum()
+    torch.cuda.reclaim_inactive()  # the host has the bytes
+    told = []
+    for value in (1, 2):
+        x.abs()  # the last operator that is seen
+        address = ctypes.c_void_p(base.data_ptr(x))
+        assert ctypes.CDLL(None).cudaMemset(address, value, ctypes.c_size_t(1 << 20)) == 0
+        torch.cuda.reclaim_inactive()
+        torch.cuda.synchronize()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            torch.empty(1 << 18, device="cuda")
+        told.append([str(warning.message) for warning in found])
+    return (*told, torch.cuda.lms.stats()["release_caught"])
+
+
+@simulated
+@since((2, 0), "writes that no operator shows: the seam and the hooks see every access")
+def test_a_warning_names_the_operator_once():
+    first, second, caught = run_sim(warned)
+    assert caught == 2
+    assert len(first) == 1
+    assert "It was last used by aten::abs. Nothing is lost" in first[0]
+    assert second == []
+
+
 def without_kernels(device, aside):
     import ctypes
 
