@@ -26,17 +26,20 @@ Member = ast.FunctionDef | ast.ClassDef
 
 def parse() -> tuple[dict[str, Member], list[str]]:
     """The public functions by name, and the names of those that torch.cuda has, too."""
-    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    body = statements(SOURCE)
     exported: list[str] = []
-    for node in tree.body:
+    for node in body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             exported = ast.literal_eval(node.value)
-    return members(SOURCE), exported
+    return members(body), exported
 
 
-def members(source: Path) -> dict[str, Member]:
+def statements(source: Path) -> list[ast.stmt]:
+    return ast.parse(source.read_text(encoding="utf-8")).body
+
+
+def members(body: list[ast.stmt]) -> dict[str, Member]:
     """The public functions and classes of a file by name."""
-    body = ast.parse(source.read_text(encoding="utf-8")).body
     return {node.name: node for node in body if isinstance(node, Member) and is_public(node)}
 
 
@@ -72,15 +75,16 @@ class Functions(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         module = self.arguments[0]
         source = source_of(module)
-        found = members(source)
         if source == SOURCE:
-            _, exported = parse()
-            for name in list(found):
-                if (name in exported) != (module == "torch.cuda"):
-                    del found[name]
+            found, exported = parse()
+            here = [
+                m for name, m in found.items() if (name in exported) == (module == "torch.cuda")
+            ]
+        else:
+            here = list(members(statements(source)).values())
         self.env.note_dependency(str(source))
         lines = StringList()
-        for member in found.values():
+        for member in here:
             for line in self._describe(module, member, source):
                 lines.append(line, str(source), member.lineno)
         parent = nodes.container()

@@ -6,7 +6,8 @@ needs a GPU, a torch with Large Model Support, torchvision and rich. Prints a ta
 largest.json and largest.md in DIR. Without LMS, the limit is the size of the GPU. Each trial trains
 three steps in a process of its own, because cuDNN takes other algorithms after it got no memory,
 and keeps to them. With LMS, what reserves more than the limit does not count, and host memory
-bounds what trains. A trial that takes longer than --seconds is not repeated, and said so.
+bounds what trains. A trial that takes longer than --seconds counts as one that does not train,
+and the table says so.
 """
 
 from __future__ import annotations

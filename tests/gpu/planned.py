@@ -67,17 +67,21 @@ class Training:
             return self.loss()
 
     def step(self) -> Any:
-        import torch.cuda.lms
-
         if not self.optimizer:
-            with torch.no_grad():
-                result = self.forward()
-            torch.cuda.lms.step()
-            return result
+            return self.answer()
         loss = self.forward()
         loss.backward()
         self.optimizer.step()
         return loss.detach()
+
+    def answer(self) -> Any:
+        """An iteration without an optimizer, of which LMS has to be told."""
+        import torch.cuda.lms
+
+        with torch.no_grad():
+            result = self.forward()
+        torch.cuda.lms.step()
+        return result
 
 
 def run(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 GB = 1e9
+VOCABULARY = 32000  # of the language models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,23 +57,27 @@ def vit_l() -> tuple[Any, Callable[[], Any]]:
     return _images(torchvision.models.vit_l_16().cuda().train(), 256, 224)
 
 
-def llama() -> tuple[Any, Callable[[], Any]]:
+def _llama(**sizes: Any) -> Any:
     import torch
     import transformers
 
-    config = transformers.LlamaConfig(
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, num_attention_heads=16, **sizes)
+    with torch.device("cuda"):
+        return transformers.LlamaForCausalLM(config)
+
+
+def llama() -> tuple[Any, Callable[[], Any]]:
+    import torch
+
+    model = _llama(
         hidden_size=2048,
         intermediate_size=8192,
         num_hidden_layers=24,
-        num_attention_heads=16,
         num_key_value_heads=16,
-        vocab_size=32000,
         max_position_embeddings=2048,
         use_cache=False,
-    )
-    with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM(config).train()
-    tokens = torch.randint(32000, (8, 2048), device="cuda")
+    ).train()
+    tokens = torch.randint(VOCABULARY, (8, 2048), device="cuda")
     return model, lambda: model(input_ids=tokens, labels=tokens).loss
 
 
@@ -81,19 +86,11 @@ def lengths() -> tuple[Any, Callable[[], Any]]:
     import random
 
     import torch
-    import transformers
 
-    config = transformers.LlamaConfig(
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=16,
-        num_attention_heads=16,
-        vocab_size=32000,
-        use_cache=False,
-    )
-    with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM(config).train()
-    tokens = torch.randint(32000, (16, 1024), device="cuda")
+    model = _llama(
+        hidden_size=1024, intermediate_size=2816, num_hidden_layers=16, use_cache=False
+    ).train()
+    tokens = torch.randint(VOCABULARY, (16, 1024), device="cuda")
     draw = random.Random(0)
 
     def loss() -> Any:
@@ -106,20 +103,16 @@ def lengths() -> tuple[Any, Callable[[], Any]]:
 def generation() -> tuple[Any, Callable[[], Any]]:
     """48 tokens for each of 64 prompts, with a cache of keys and values that grows."""
     import torch
-    import transformers
 
-    config = transformers.LlamaConfig(
+    model = _llama(
         hidden_size=2048,
         intermediate_size=5632,
         num_hidden_layers=16,
-        num_attention_heads=16,
-        vocab_size=32000,
         max_position_embeddings=1024,
         eos_token_id=None,
     )
-    with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM(config).eval().bfloat16()
-    prompts = torch.randint(32000, (64, 464), device="cuda")
+    model = model.eval().bfloat16()
+    prompts = torch.randint(VOCABULARY, (64, 464), device="cuda")
     given = torch.ones_like(prompts)
     weights = torch.arange(512, device="cuda")
 
