@@ -204,6 +204,14 @@ def test_the_first_slab_is_begun_before_the_first_page_out(device):
     del tensors
 
 
+def test_the_oldest_leaves_first_although_it_waits_for_host_memory():
+    torch.cuda.empty_cache()
+    assert stat("host_bytes") == 0
+    torch.cuda.set_limit_lms(24 * MIB)
+    tensors = [managed(pattern(10, start=i)) for i in range(3)]
+    assert [torch.cuda.lms.is_resident(tensor) for tensor in tensors] == [False, True, True]
+
+
 def test_pinned_memory_has_a_node():
     x = managed(pattern(1))
     evict()

@@ -259,12 +259,7 @@ bool Room::drop(Block& block) {
   if (!block.idle) {
     return false;
   }
-  policy_.remove(block);
-  const Mover::Outcome outcome = mover_.page_out(block);
-  if (outcome != Mover::Outcome::Moved && outcome != Mover::Outcome::Gone) {
-    registry_.offer(block);
-  }
-  return outcome == Mover::Outcome::Moved;
+  return try_page_out(block) == Mover::Outcome::Moved;
 }
 
 bool Room::prefetch(Block& block) {
@@ -289,31 +284,30 @@ bool Room::prefetch(Block& block) {
 
 // ---- page-outs ----
 
+// A block that stays keeps its place among the idle ones, so that it is the next to leave: which
+// block leaves does not depend on how long the host takes to pin memory.
+Mover::Outcome Room::try_page_out(Block& block) {
+  const Mover::Outcome outcome = mover_.page_out(block);
+  if (outcome == Mover::Outcome::Moved || outcome == Mover::Outcome::Gone) {
+    policy_.remove(block);
+  }
+  return outcome;
+}
+
 // Waits before it returns Busy or Unfinished. The caller then has to choose a victim again, because
 // the block may have been deleted.
 Mover::Outcome Room::page_out(Block& block) {
   const compat::RelaxedCapture relaxed; // another device may be captured
-  policy_.remove(block);
-  const Mover::Outcome outcome = mover_.page_out(block);
-  switch (outcome) {
-    case Mover::Outcome::Failed:
-      registry_.offer(block);
-      break;
-    case Mover::Outcome::Busy:
-      registry_.offer(block);
-      try {
-        mover_.provide();
-      } catch (const c10::Error& error) {
-        mover_.trouble(error.what_without_backtrace());
-        return Mover::Outcome::Failed;
-      }
-      break;
-    case Mover::Outcome::Unfinished:
-      registry_.offer(block);
-      mover_.finish_collectives();
-      break;
-    default:
-      break;
+  const Mover::Outcome outcome = try_page_out(block);
+  if (outcome == Mover::Outcome::Busy) {
+    try {
+      mover_.provide();
+    } catch (const c10::Error& error) {
+      mover_.trouble(error.what_without_backtrace());
+      return Mover::Outcome::Failed;
+    }
+  } else if (outcome == Mover::Outcome::Unfinished) {
+    mover_.finish_collectives();
   }
   return outcome;
 }

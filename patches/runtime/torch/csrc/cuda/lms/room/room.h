@@ -134,6 +134,7 @@ class Room {
   template <class F>
   void fetch_into(Block& block, F obtain);
   bool has_room(size_t bytes);
+  Mover::Outcome try_page_out(Block& block);
   Mover::Outcome page_out(Block& block);
   bool free_some(Request& request);
   template <class F>
