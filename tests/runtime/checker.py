@@ -27,6 +27,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
     for name, result, *parameters in (
         ("error", ctypes.c_char_p),
         ("hide_libraries", None, ctypes.c_bool),
+        ("hide_function", None, ctypes.c_char_p),
         ("forget_images", None),
         ("target_of", ctypes.c_int64, ctypes.c_int),
         ("checker_new", pointer, ctypes.c_int),

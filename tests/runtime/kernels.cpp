@@ -2,16 +2,25 @@
 // and error() returns the reason.
 #include <dlfcn.h>
 
+#include <set>
+#include <string>
+
 namespace {
 bool hide = false;
+std::set<std::string> hidden_functions;
 void* find_library(const char* name, int flags) {
   return hide ? nullptr : dlopen(name, flags);
+}
+void* find_function(void* library, const char* name) {
+  return hidden_functions.count(name) > 0 ? nullptr : dlsym(library, name);
 }
 } // namespace
 
 #define dlopen find_library
+#define dlsym find_function
 #include <torch/csrc/cuda/lms/kernel/library.cpp>
 #undef dlopen
+#undef dlsym
 
 #include <torch/csrc/cuda/lms/kernel/cache.cpp>
 #include <torch/csrc/cuda/lms/kernel/checker.cpp>
@@ -45,6 +54,15 @@ const char* error() {
 
 void hide_libraries(bool hidden) {
   hide = hidden;
+}
+
+// Libraries made from now on lack the function. With null, they lack none.
+void hide_function(const char* name) {
+  if (name != nullptr) {
+    hidden_functions.insert(name);
+  } else {
+    hidden_functions.clear();
+  }
 }
 
 // Resets the state to that of a process that has not compiled anything yet.

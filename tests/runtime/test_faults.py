@@ -9,10 +9,13 @@ LMS_FAULTS=few only a part of all jobs' calls.
 """
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import CAPACITY, DEVICE, MIB, SMALL
+from cxx import RUNTIME
 from faults import NOT_READY, OUT_OF_MEMORY, UNKNOWN, Job, Sweep
 from hardware import simulated
 from releases import RELEASE, untyped_storage
@@ -365,6 +368,7 @@ CASES = [
     (Planned, "cudaStreamWaitEvent", UNKNOWN),
     (Planned, "cuLaunchKernel", UNKNOWN),
     (Planned, "cudaThreadExchangeStreamCaptureMode", UNKNOWN),
+    (Planned, "cudaEventDestroy", UNKNOWN),
     (NoFreeEvents, "cudaEventCreate", UNKNOWN),
     (FirstPageOuts, "cudaHostRegister", OUT_OF_MEMORY),
     (FirstPageOuts, "cudaMemcpyAsync", UNKNOWN),
@@ -395,9 +399,12 @@ CASES = [
     (Streams, "cudaEventRecord", UNKNOWN),
     (Streams, "cudaEventQuery", UNKNOWN),
     (Streams, "cudaStreamWaitEvent", UNKNOWN),
+    (Streams, "cudaStreamIsCapturing", UNKNOWN),
+    (Streams, "cudaEventDestroy", UNKNOWN),
     (Streams, "cuLaunchKernel", UNKNOWN),
     (Fragments, "cudaMalloc", OUT_OF_MEMORY),
     (Fragments, "cudaFree", UNKNOWN),
+    (Fragments, "cudaStreamIsCapturing", UNKNOWN),
     (Fragments, "cudaDeviceSynchronize", UNKNOWN),
     (Fragments, "cudaMemcpyAsync", UNKNOWN),
     (Scattered, "cudaMemcpyAsync", UNKNOWN),
@@ -470,13 +477,29 @@ def test_devices_of_any_size():
         assert "CUDA out of memory" in error
 
 
-def make_no_stream(device):
+@simulated
+@pytest.mark.parametrize("api", ["cudaEventElapsedTime", "cudaEventDestroy"])
+def test_transfers_that_cannot_be_timed(api):
+    x = managed(pattern(1))
+    DEVICE.reset_counts()
+    DEVICE.fault(api, 1, UNKNOWN, from_=True)
+    for _ in range(40):  # at most 32 wait for their times to be read
+        x.add_(1)
+        evict()
+    assert DEVICE.count(api) > 0
+    DEVICE.clear_faults()
+    assert torch.equal(x.cpu(), pattern(1, device="cpu") + 40)
+    assert DEVICE.races() == []
+
+
+def make_no_stream(device, apis):
     import torch
 
     torch.cuda.init()
     errors, streams = [], []
     for nth in (1, 2, 3):
-        device.fault("cudaStreamCreate", nth, 999)
+        for api in apis:
+            device.fault(api, nth if api == apis[0] else 1, 999)
         try:
             torch.cuda.set_enabled_lms(True)
             torch.ones(1 << 18, device="cuda")
@@ -492,10 +515,18 @@ def make_no_stream(device):
     return errors, streams, torch.cuda.lms.is_resident(x), x.sum().item()
 
 
-def test_streams_that_cannot_be_made():
-    errors, streams, resident, total = run_sim(make_no_stream)
-    assert len(errors) == 3
-    assert streams == [0, 0, 0]
+@pytest.mark.parametrize(
+    ("apis", "failures", "left"),
+    [
+        (["cudaStreamCreate"], 3, [0, 0, 0]),
+        (["cudaStreamCreate", "cudaStreamDestroy"], 3, [0, 1, 2]),
+        (["cudaDeviceGetStreamPriorityRange"], 1, [0]),  # LMS calls it once
+    ],
+)
+def test_streams_that_cannot_be_made(apis, failures, left):
+    errors, streams, resident, total = run_sim(make_no_stream, apis)
+    assert len(errors) == failures
+    assert streams[:failures] == left
     assert not resident
     assert total == 1 << 19
 
@@ -555,6 +586,27 @@ def test_a_page_out_that_fails_behind_a_page_in(tmp_path):
     assert found == {"there": True, "moved": True, "equal": True, "races": []}
 
 
+def make_no_error_string(device):
+    import torch
+
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x = torch.ones(1 << 18, device="cuda")
+    device.fault("cuModuleLoadData", 1, 200, from_=True)
+    device.fault("cuGetErrorString", 1, 1, from_=True)
+    x.add_(1)
+    torch.cuda.reclaim_inactive()
+    return torch.cuda.lms.explain(), device.count("cuGetErrorString"), x.sum().item()
+
+
+def test_an_error_without_a_text(tmp_path):
+    environment = {"PYTORCH_KERNEL_CACHE_PATH": str(tmp_path)}
+    text, calls, total = run_sim(make_no_error_string, environment=environment)
+    assert "cuModuleLoadData() failed: unknown error (200)" in text
+    assert calls > 0
+    assert total == 1 << 19
+
+
 @pytest.mark.parametrize(
     ("api", "error"),
     [
@@ -574,3 +626,36 @@ def test_without_the_release_check(api, error, tmp_path):
     found, why = run_sim(make_no_kernels, api, error, environment=environment)
     assert found == {"moved": True, "called": True, "equal": True, "races": []}
     assert why
+
+
+SHORT = {
+    "cudaEventCreateWithFlags": "cudaEventCreate",
+    "cudaStreamCreateWithPriority": "cudaStreamCreate",
+}
+"""The simulated device counts functions that do the same under the shortest name."""
+
+CANNOT_FAIL = {
+    "cudaGetLastError": "returns the error of another call, and forgets it",
+    "cudaGetErrorString": "returns a text",
+    "nvrtcGetErrorString": "returns a text",
+}
+
+
+def calls_of(folder):
+    """The functions of CUDA, its driver, and NVRTC that the C++ code in the folder calls."""
+    code = "\n".join(
+        re.sub(r"//.*", "", file.read_text()) for file in folder.rglob("*") if file.is_file()
+    )
+    return {SHORT.get(name, name) for name in re.findall(r"\b((?:cuda|cu|nvrtc)[A-Z]\w+)\(", code)}
+
+
+def test_every_call_of_the_runtime_is_made_to_fail():
+    calls = {name for name in calls_of(RUNTIME / "torch" / "csrc") if not name.endswith("_t")}
+    assert {"cudaMemcpyAsync", "cuLaunchKernel", "nvrtcGetProgramLog"} <= calls
+    tests = "".join(
+        (Path(__file__).parent / name).read_text()
+        for name in ("test_faults.py", "test_kernels.py", "test_packer.py")
+    )
+    missing = {name for name in calls if f'"{name}"' not in tests}
+    assert not missing
+    assert not set(CANNOT_FAIL) - calls

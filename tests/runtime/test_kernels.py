@@ -334,9 +334,17 @@ LOADING = (
 BENIGN = ("nvrtcDestroyProgram", "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
 
 
-@simulated
-@pytest.mark.parametrize("api", LOADING)
-def test_what_fails_while_loading_is_said(library, cache, device, api: str) -> None:
+@pytest.fixture
+def old_nvrtc(library: ctypes.CDLL) -> Iterator[None]:
+    """An NVRTC that only compiles to PTX."""
+    for name in ("nvrtcGetCUBIN", "nvrtcGetCUBINSize"):
+        library.hide_function(name.encode())
+    yield
+    library.hide_function(None)
+
+
+def fail_while_loading(library: ctypes.CDLL, cache: Path, device, api: str) -> None:
+    """Loads with each call failing in turn."""
     live = device.live()
     failed = 0
     for nth in count(1):
@@ -367,6 +375,19 @@ def test_what_fails_while_loading_is_said(library, cache, device, api: str) -> N
             assert available
             break
     assert failed > 0
+
+
+@simulated
+@pytest.mark.parametrize("api", LOADING)
+def test_what_fails_while_loading_is_said(library, cache, device, api: str) -> None:
+    fail_while_loading(library, cache, device, api)
+
+
+@simulated
+@pytest.mark.usefixtures("old_nvrtc")
+@pytest.mark.parametrize("api", ["nvrtcGetPTXSize", "nvrtcGetPTX"])
+def test_what_fails_while_ptx_is_made_is_said(library, cache, device, api: str) -> None:
+    fail_while_loading(library, cache, device, api)
 
 
 @simulated

@@ -164,6 +164,7 @@ SIMCUDA_API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
 }
 
 SIMCUDA_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  SIMCUDA_ENTER("cudaDeviceGetStreamPriorityRange");
   if (least != nullptr)
     *least = 0;
   if (greatest != nullptr)

@@ -77,6 +77,7 @@ SIMCUDA_API cudaError_t cuDevicePrimaryCtxRetain(void** context, int device) {
 }
 
 SIMCUDA_API cudaError_t cuGetErrorString(cudaError_t error, const char** text) {
+  SIMCUDA_ENTER_DRIVER("cuGetErrorString");
   *text = cudaGetErrorString(error);
   return cudaSuccess;
 }

@@ -233,6 +233,7 @@ SIMCUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 
 SIMCUDA_API cudaError_t
 cudaEventElapsedTime(float* milliseconds, cudaEvent_t start_handle, cudaEvent_t end_handle) {
+  SIMCUDA_ENTER("cudaEventElapsedTime");
   const Lock lock(state().mutex);
   const Event* start = state().event(start_handle);
   const Event* end = state().event(end_handle);

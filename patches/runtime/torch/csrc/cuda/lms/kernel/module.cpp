@@ -3,6 +3,7 @@
 #include <torch/csrc/cuda/lms/kernel/cache.h>
 
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
 #include <mutex>
@@ -18,10 +19,9 @@ constexpr int kOldest = 70; // compute capability 7.0, because the kernels use i
 constexpr Library::Result kInvalidContext = 201; // an error code of the driver
 
 int capability() {
-  int device = 0;
+  const int device = c10::cuda::current_device();
   int major = 0;
   int minor = 0;
-  C10_CUDA_CHECK(cudaGetDevice(&device));
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
   return 10 * major + minor;
