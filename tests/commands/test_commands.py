@@ -7,7 +7,6 @@ commands.toml says which commands run here, and where the others do.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from book import load
 from pages import ROOT
+from programs import train
 
 from lmsbuild.registry import load_registry
 from lmsbuild.tools.cache import default_cache
@@ -40,28 +40,7 @@ serve() {
 }
 """
 
-# A program of a user's: what its options say is in its output.
-TRAIN = """\
-if __name__ == "__main__":
-    model = torch.nn.Linear(64, 64).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    model(torch.randn(8, 64, device="cuda")).sum().backward()
-    optimizer.step()
-    print("LMS", torch.cuda.get_enabled_lms(), torch.cuda.get_limit_lms())
-"""
-PAGES_IMPORTS = "import torch\nimport torchvision\n\n\n"
-# As a program it needs no torchvision: not every torch here has one.
-IMPORTS = "import torch\n\nif __name__ != '__main__':\n    import torchvision\n\n\n"
 TESTS = "import torch\n\n\ndef test_it():\n    assert torch.ones(3, device='cuda').sum() == 3\n"
-
-
-@pytest.fixture(scope="session")
-def train() -> str:
-    """The module that docs/simulation.md shows, as a program."""
-    page = (ROOT / "docs/simulation.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(# train\.py\n.*?)^```", page, re.M | re.S)
-    assert PAGES_IMPORTS in block
-    return f"{IMPORTS}{block.replace(PAGES_IMPORTS, '')}\n\n{TRAIN}"
 
 
 @pytest.fixture(scope="session")
@@ -82,12 +61,10 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def made(
-    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str], train: str
-) -> Iterator[Path]:
+def made(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Path]:
     """What the pages take for granted: the wheel torch-lms, and a recording."""
     folder = tmp_path_factory.mktemp("made")
-    (folder / "train.py").write_text(train)
+    (folder / "train.py").write_text(train())
     tag = load_registry().default
     for command in (
         ["lmsbuild", "addon", "--tag", tag.name, "--out", "dist"],
@@ -99,14 +76,14 @@ def made(
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path, made: Path, train: str) -> Iterator[Path]:
+def sandbox(tmp_path: Path, made: Path) -> Iterator[Path]:
     """A user's folder, which is also their home."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text(TESTS)
     for name in ("train.py", "package/train.py"):
-        (tmp_path / name).write_text(train)
+        (tmp_path / name).write_text(train())
     shutil.copytree(made / "dist", tmp_path / "dist")
     shutil.copy(made / "trace.json.gz", tmp_path)
     yield tmp_path
