@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +131,34 @@ def measure(row: Row, *, batch: int, iterations: int) -> dict[str, Any]:
         moved.append({name: value - before[name] for name, value in counts().items()})
         if len(losses) == 1:
             torch.cuda.reset_peak_memory_stats()
+    peaks = {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        **totals(row),
+    }
     return {
         "milliseconds": milliseconds,
         "losses": losses,
         "moved": moved,
-        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
-        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-        **totals(row),
+        **peaks,
+        "kernels": kernel_milliseconds(step) if row.lms and row.limit_gb else {},
+    }
+
+
+def kernel_milliseconds(step: Callable[[], Any]) -> dict[str, float]:
+    """How long each of LMS's kernels runs in an iteration, from a profile of a few."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    iterations = 3
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(iterations):
+            step()
+        torch.cuda.synchronize()
+    return {
+        event.key.partition("(")[0]: event.self_device_time_total / 1e3 / iterations
+        for event in profiler.key_averages()
+        if event.key.startswith("lms_")
     }
 
 
@@ -185,11 +207,18 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
         "used",
         "busy",
         "caught",
+        "check ms",  # in line with compute
+        "hash ms",  # beside it
         "losses",
     )
     if "error" in result:
         last = result["error"].strip().split("\n")[-1][:60]
         return {"": row.title, **dict.fromkeys(columns, ""), "losses": f"failed: {last}"}
+
+    def kernels(*names: str) -> str:
+        found = [result["kernels"][name] for name in names if name in result["kernels"]]
+        return f"{sum(found):.2f}" if found else ""
+
     # The last iteration's traffic: the first ones still settle.
     moved = result["moved"][-1]
     same = same_losses(result, reference)
@@ -207,6 +236,8 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
             for name in ("host_bytes", "host_used_bytes_peak", "host_busy_bytes_peak")
         ),
         str(result["out_of_memory_caught"] or ""),
+        kernels("lms_check", "lms_restore", "lms_arrived"),
+        kernels("lms_hash"),
         "reference" if result is reference else ("identical" if same else "DIFFERENT"),
     )
     return {"": row.title, **dict(zip(columns, values, strict=True))}
