@@ -180,7 +180,11 @@ def stub(
 
 
 def newer(out: Path, work: Path, pytorch: Path) -> list[Path]:
-    """A later PyTorch than torch-lms knows, without content, and torchvision for each of both."""
+    """A later PyTorch than torch-lms knows, and what conda-forge builds for PyTorch.
+
+    All are without content. torchvision and torchaudio are for each of both, as conda-forge's are
+    for one version of libtorch; lightning is for every version.
+    """
     _, version, build = pytorch.name.removesuffix(".conda").rsplit("-", 2)
     release = [int(part) for part in version.split(".")]
     later = f"{release[0]}.{release[1] + 1}.0"
@@ -190,10 +194,12 @@ def newer(out: Path, work: Path, pytorch: Path) -> list[Path]:
     ]
     for number, torch in enumerate((version, later)):
         depends = [f"libtorch {torch}", f"pytorch {torch}", "pytorch * cuda*"]
-        made.append(
-            stub(out, work / "vision", "torchvision", f"0.{number}", depends=depends, build="cuda")
-        )
-    return made
+        made += [
+            stub(out, work / name, name, f"{number}.0", depends=depends, build="cuda")
+            for name in ("torchvision", "torchaudio")
+        ]
+    lightning = ["python >=3.10", "pytorch >=2.1.0,<4.0"]
+    return [*made, stub(out, work / "lightning", "lightning", "2.6.0", depends=lightning)]
 
 
 def make(

@@ -156,7 +156,7 @@ def official(user: User) -> Path:
 
 @pytest.fixture(scope="session")
 def forge(user: User, graft: Path, official: Path) -> User:
-    """With a conda-forge, which has the official PyTorch, a newer one, and torchvision for each."""
+    """With a conda-forge, which has the official PyTorch, a newer one, and what needs them."""
     work = user.folder / "companions"
     (info,) = official.glob("torch-*.dist-info")
     wheels = companions.pip_download([*from_pypi(info), "numpy"], work / "wheels")

@@ -49,6 +49,15 @@ def test_conda_keeps_lms(installed: User, line: str) -> None:
     assert installed.installed() == before
 
 
+@pytest.mark.parametrize("name", ["torchaudio", "lightning"])
+def test_what_else_is_built_for_pytorch_installs_beside_it(installed: User, name: str) -> None:
+    before = installed.installed()
+    succeeded(installed.conda(f"conda install {CHANNELS} {name}"))
+    after = installed.installed()
+    assert after.keys() - before.keys() == {name}
+    assert {known: after[known] for known in before} == before
+
+
 def test_without_it_conda_takes_the_newer_pytorch(installed: User) -> None:
     line = "conda create -n newer -c conda-forge pytorch torchvision"
     succeeded(installed.run(line, installed.folder))
