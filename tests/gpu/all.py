@@ -80,7 +80,9 @@ PARTS = {
         alone=True,
     ),
     "compiled": Part(command=("tests/gpu/compiled.py", "--out", "{out}"), seconds=900, alone=True),
+    "readme": Part(command=("tests/gpu/readme.py", "--out", "{out}"), seconds=180, alone=True),
     "examples": Part(command=("tests/gpu/examples.py", "--out", "{out}"), seconds=900, alone=True),
+    "commands": Part(command=("tests/gpu/commands.py", "--out", "{out}"), seconds=900, alone=True),
 }
 COMPRESSED = {"PYTORCH_LMS_COMPRESSION": "on", "LMS_TEST_COMPRESSION": "on"}
 

@@ -133,7 +133,8 @@ size_t lms_get_host_limit() {
 int lms_reserve_host(int device, size_t* bytes) {
   return checked([&] {
     const Lock lock;
-    *bytes = Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).mover.reserve_host(*bytes);
+    *bytes =
+        Runtime::get().pager(static_cast<c10::DeviceIndex>(device)).mover.supply().reserve(*bytes);
   });
 }
 
@@ -141,7 +142,7 @@ int lms_trim_host(size_t* bytes) {
   return checked([&] {
     size_t total = 0;
     const Lock lock;
-    Runtime::get().each([&](Pager& pager) { total += pager.mover.trim_host(); });
+    Runtime::get().each([&](Pager& pager) { total += pager.mover.supply().trim(); });
     if (bytes) {
       *bytes = total;
     }
@@ -308,7 +309,7 @@ int lms_set_compression(int setting) {
     const Lock lock;
     Runtime::get().settings.compression = static_cast<Compression>(setting);
     Runtime::get().each([](Pager& pager) {
-      pager.mover.packing().forget();
+      pager.mover.supply().packing().forget();
       pager.follower.forget();
     });
   });
@@ -396,8 +397,8 @@ int lms_checks(int device, const char** why) {
     const Lock lock;
     if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
       const c10::cuda::CUDAGuard guard(pager->device);
-      pager->mover.prepare_kernels();
-      reason = pager->mover.checks() ? "" : pager->mover.why_no_checks();
+      pager->mover.supply().prepare_kernels();
+      reason = pager->mover.supply().checks() ? "" : pager->mover.supply().why_no_checks();
     } else {
       reason.clear();
     }
@@ -411,7 +412,7 @@ int lms_why_not_compressed(int device, const char** why) {
   const int known = checked([&] {
     const Lock lock;
     Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device));
-    reason = pager ? pager->mover.packing().trouble() : "";
+    reason = pager ? pager->mover.supply().packing().trouble() : "";
   });
   *why = reason.c_str();
   return known;

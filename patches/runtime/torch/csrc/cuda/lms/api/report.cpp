@@ -99,26 +99,30 @@ std::vector<Entry> make_entries() {
   for (const auto& entry : compressed) {
     const Row row = entry.second;
     entries.push_back({entry.first, [row](Pager& p) {
-                         return static_cast<int64_t>(p.mover.packing().totals().sum().*row);
+                         return static_cast<int64_t>(
+                             p.mover.supply().packing().totals().sum().*row);
                        }});
   }
-  entries.push_back({"lms.release_caught", [](Pager& p) { return p.mover.caught(); }});
-  add(entries, "lms.host_bytes", [](Pager& p) -> const Stat& { return p.mover.arena().pinned(); });
+  entries.push_back(
+      {"lms.release_caught", [](Pager& p) { return p.mover.supply().hashes().caught(); }});
+  add(entries, "lms.host_bytes", [](Pager& p) -> const Stat& {
+    return p.mover.supply().arena().pinned();
+  });
   add(entries, "lms.host_used_bytes", [](Pager& p) -> const Stat& {
-    return p.mover.arena().used();
+    return p.mover.supply().arena().used();
   });
   add(entries, "lms.host_busy_bytes", [](Pager& p) -> const Stat& {
-    return p.mover.arena().busy();
+    return p.mover.supply().arena().busy();
   });
   add(entries, "lms.host_compressed_bytes", [](Pager& p) -> const Stat& {
-    return p.mover.slots().used();
+    return p.mover.supply().slots().used();
   });
   add(entries, "lms.host_compressed_tensor_bytes", [](Pager& p) -> const Stat& {
-    return p.mover.slots().tensors();
+    return p.mover.supply().slots().tensors();
   });
   for (size_t node = 0; node < host::nodes(); ++node) {
     entries.push_back({"lms.host_bytes_on_node" + std::to_string(node), [node](Pager& p) {
-                         return static_cast<int64_t>(p.mover.arena().bytes_on_node(node));
+                         return static_cast<int64_t>(p.mover.supply().arena().bytes_on_node(node));
                        }});
   }
   entries.push_back({"lms.hook_bytes", [](Pager& p) {

@@ -195,7 +195,7 @@ void Pager::bring_all() {
       mover.trouble(error.what_without_backtrace());
     }
   }
-  mover.drop_clean_copies(SIZE_MAX); // writes to resident blocks are not seen
+  mover.supply().drop_clean_copies(SIZE_MAX); // writes to resident blocks are not seen
 }
 
 void Pager::enabled() {
@@ -281,12 +281,12 @@ void Pager::died(Block* block) noexcept {
 
 void Pager::reset_peak_stats() {
   stats.reset_peak();
-  mover.reset_peak_stats();
+  mover.supply().reset_peak_stats();
 }
 
 void Pager::reset_accumulated_stats() {
   stats.reset_accumulated();
-  mover.reset_accumulated_stats();
+  mover.supply().reset_accumulated_stats();
 }
 
 } // namespace torch::cuda::lms

@@ -462,7 +462,7 @@ void Follower::set_shares(Script& script, bool compress) {
   std::vector<plan::Block>& blocks = script.trace().blocks;
   for (size_t i = 0; i < blocks.size() && i + 1 < origins.size(); ++i) {
     const auto bytes = static_cast<size_t>(blocks[i].bytes);
-    blocks[i].share = compress ? mover_.packing().share(origins[i + 1], bytes) : 1;
+    blocks[i].share = compress ? mover_.supply().packing().share(origins[i + 1], bytes) : 1;
   }
 }
 
@@ -561,7 +561,7 @@ void Follower::begin() {
 void Follower::follow(Script& script) {
   script_ = &script;
   room_.limit().stretch(static_cast<size_t>(script.limit()));
-  mover_.packing().useful(script.way() != Trial::Way::Copy);
+  mover_.supply().packing().useful(script.way() != Trial::Way::Copy);
 }
 
 // From now on, LMS does not know what comes.
@@ -570,7 +570,7 @@ void Follower::on_demand() {
   pending_.clear();
   policy_.forget();
   room_.limit().stretch(0);
-  mover_.packing().useful(false);
+  mover_.supply().packing().useful(false);
 }
 
 void Follower::stop() {

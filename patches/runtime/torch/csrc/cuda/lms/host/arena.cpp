@@ -330,15 +330,13 @@ void Arena::pin_ahead(size_t bytes, size_t coming) {
 }
 
 // Takes over the pinner's slab, which must be ready. Returns false if it could not be pinned.
-bool Arena::take_over() {
+void Arena::take_over() {
   const size_t bytes = pinner_.bytes();
-  std::unique_ptr<Slab> slab = pinner_.finish();
-  if (!slab) {
+  if (std::unique_ptr<Slab> slab = pinner_.finish()) {
+    add(std::move(slab));
+  } else {
     Budget::get().give(bytes);
-    return false;
   }
-  add(std::move(slab));
-  return true;
 }
 
 // Pauses the mutex, and takes over the pinner's slab if there is one.

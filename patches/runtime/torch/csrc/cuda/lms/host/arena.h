@@ -118,7 +118,7 @@ class Arena {
   std::unique_ptr<Slab> take_idle();
   void pin(size_t bytes);
   void pin_ahead(size_t bytes, size_t coming);
-  bool take_over();
+  void take_over();
   size_t slab_bytes() const;
   size_t current() const {
     return static_cast<size_t>(pinned_.current);

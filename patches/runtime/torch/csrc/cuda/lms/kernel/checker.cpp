@@ -1,5 +1,7 @@
 #include <torch/csrc/cuda/lms/kernel/checker.h>
 
+#include <torch/csrc/cuda/lms/kernel/error.h>
+
 #include <c10/cuda/CUDAException.h>
 
 #include <algorithm>
@@ -63,14 +65,7 @@ void Checker::made() {
 }
 
 void Checker::load_once() noexcept {
-  try {
-    load();
-  } catch (const c10::Error& error) {
-    why_ = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    why_ = error.what();
-  }
-  why_.resize(std::min(why_.size(), why_.find('\n')));
+  why_ = error_of([this] { load(); });
   if (!why_.empty()) {
     module_.reset(); // the counts stay, because to free them waits for the device
   }

@@ -1,12 +1,12 @@
 #include <torch/csrc/cuda/lms/kernel/packer.h>
 
+#include <torch/csrc/cuda/lms/kernel/error.h>
 #include <torch/csrc/cuda/lms/stream/own_stream.h>
 
 #include <c10/cuda/CUDAException.h>
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
 namespace torch::cuda::lms {
 
@@ -76,14 +76,7 @@ bool Packer::available(codec::Kind kind) {
 
 void Packer::make(codec::Kind kind) noexcept {
   Kernels& kernels = of(kind);
-  try {
-    load(kind);
-  } catch (const c10::Error& error) {
-    kernels.why = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    kernels.why = error.what();
-  }
-  kernels.why.resize(std::min(kernels.why.size(), kernels.why.find('\n')));
+  kernels.why = error_of([&] { load(kind); });
   if (!kernels.why.empty()) {
     (void)cudaGetLastError();
     kernels.module.reset();

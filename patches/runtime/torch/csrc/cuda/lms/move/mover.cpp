@@ -22,14 +22,6 @@ constexpr const char* kPagedOut =
     "tensor.data_ptr() in Python, call the function that uses it through "
     "torch.cuda.lms.wrap(function), or hold it on the GPU with torch.cuda.lms.resident(tensor).";
 
-// If there are more streams, those on which no block was used are forgotten.
-constexpr size_t kTimelines = 64;
-
-// Whether the stream can be used at any time. The user may have destroyed an external stream.
-bool lasting(c10::cuda::CUDAStream stream) {
-  return !compat::is_external(stream);
-}
-
 } // namespace
 
 Mover::Mover(
@@ -45,21 +37,11 @@ Mover::Mover(
       registry_(registry),
       stats_(stats),
       recorders_(recorders),
-      transfer_(),
-      arena_(device, settings),
-      checker_(device),
-      packing_(device, settings),
-      slots_(arena_) {}
+      supply_(device, settings, registry),
+      timelines_(transfer_.events()),
+      limbo_(device) {}
 
 // ---- streams and uses ----
-
-Timeline& Mover::timeline(c10::cuda::CUDAStream stream) {
-  auto& slot = timelines_[stream.stream()];
-  if (!slot) {
-    slot = std::make_unique<Timeline>(stream, transfer_.events());
-  }
-  return *slot;
-}
 
 void Mover::used(Block& block, Timeline& timeline, uint64_t position) {
   for (Use& use : block.uses) {
@@ -151,8 +133,7 @@ void Mover::wrote(Block& block, cudaStream_t stream) {
 }
 
 void Mover::wrote(Block& block) {
-  block.dirty = true;
-  drop_host(block);
+  supply_.drop(block);
 }
 
 void Mover::finish_collectives() {
@@ -171,75 +152,12 @@ void Mover::synchronize(c10::DeviceIndex device) {
 
 // ---- page-out ----
 
-// Gives back the host memory that compressed blocks have turned out not to need.
-void Mover::settle_host() {
-  slots_.settle([this](Block& block) { packing_.learn(block); });
-}
-
-// Before the memory of a block is given up whose host copy is true: if an unseen write is found,
-// the block is packed again, whatever it has become. Returns false if only provide() can help,
-// which drops the copy if there is no memory for that.
-bool Mover::extend_host(Block& block) {
-  if (!slots_.extend(block)) {
-    return false;
-  }
-  if (!Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
-    wrote(block);
-  }
-  return true;
-}
-
-// Takes the host memory that a copy of the block needs, or, with `release`, what giving up its
-// device memory needs. Returns false if only provide() can help. Throws c10::Error.
-bool Mover::take_host(Block& block, bool release) {
-  settle_host();
-  if (!checker_.ready()) {
-    return false;
-  }
-  if (release && Slots::shrunk(block) && !extend_host(block)) {
-    return false;
-  }
-  if (block.host) {
-    return true;
-  }
-  const codec::Kind kind = checks() ? packing_.wanted(block) : codec::Kind::None;
-  if (!prepared()) {
-    return false;
-  }
-  Demand demand{block.size};
-  if (kind != codec::Kind::None) {
-    demand = Slots::demand(block, packing_.expected(block));
-  }
-  demand.coming = slots_.coming();
-  HostBuffer buffer;
-  if (!arena_.take(demand, buffer)) {
-    return false;
-  }
-  block.host.buffer = std::move(buffer);
-  if (checks()) {
-    try {
-      block.host.hash = checker_.take();
-    } catch (const c10::Error&) {
-      (void)cudaGetLastError(); // the device is full; this block gets no hash
-    }
-  }
-  // Without a hash, nobody would notice if the bytes came back as other ones.
-  if (kind != codec::Kind::None && block.host.hash &&
-      Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
-    block.host.packed = kind;
-    slots_.taken(block, demand.spare);
-  } else {
-    arena_.shrink(block.host.buffer, block.size);
-  }
-  return true;
-}
-
 // The number of bytes that a copy would move in the time of the block's transfer; 0 if not known.
 size_t Mover::copy_bytes(const Block& block) const {
   if (block.host.packed == codec::Kind::None) {
     return block.size;
   }
-  const double share = packing_.share(block.origin, block.size);
+  const double share = supply_.packing().share(block.origin, block.size);
   return share < 1 ? static_cast<size_t>(share * static_cast<double>(block.size)) : 0;
 }
 
@@ -276,10 +194,10 @@ void Mover::copy_out(Block& block) {
   show(range, "page-out", block);
   block.left = transfer_.page_out(engine_of(block), copy_bytes(block), [&](cudaStream_t stream) {
     if (block.host.packed != codec::Kind::None) {
-      packing_.pack(block, stream);
+      supply_.packing().pack(block, stream);
     } else {
       Transfer::copy_out(block.host.buffer, block.memory.get(), block.size, stream);
-      packing_.copied(block);
+      supply_.packing().copied(block);
     }
   });
 }
@@ -290,36 +208,12 @@ void Mover::copy_in(Block& block, void* memory) {
   show(range, "page-in", block);
   block.arrived = transfer_.page_in(engine_of(block), copy_bytes(block), [&](cudaStream_t stream) {
     if (block.host.packed != codec::Kind::None) {
-      packing_.unpack(block, memory, stream);
-      checker_.arrived(*block.host.hash, memory, block.size, stream);
+      supply_.packing().unpack(block, memory, stream);
+      checker().arrived(*block.host.hash, memory, block.size, stream);
     } else {
       Transfer::copy_in(memory, block.host.buffer, block.size, stream);
     }
   });
-}
-
-void Mover::drop_host(Block& block) {
-  packing_.learn(block);
-  if (block.host.hash) {
-    users_.erase(*block.host.hash);
-    retired_.push_back({*block.host.hash, block.host.touched});
-  }
-  if (block.host) {
-    slots_.dropped(block);
-    arena_.give(block.host.buffer, block.host.touched);
-  }
-  block.host = {};
-}
-
-bool Mover::drop_clean_copies(size_t bytes) {
-  size_t dropped = 0;
-  registry_.each([&](Block& block) {
-    if (dropped < bytes && block.host && block.state.is(State::Resident)) {
-      dropped += block.host.buffer.size();
-      wrote(block);
-    }
-  });
-  return dropped > 0;
 }
 
 // Makes the stream wait for the block's uses on other streams: for the last use that an operator
@@ -360,7 +254,7 @@ bool Mover::start_page_out(Block& block) {
     if (block.host.hash) {
       // The hash is computed before the copy: a write in between is then copied, and the release
       // check finds a different hash.
-      checker_.hash(*block.host.hash, block.memory.get(), block.size, first);
+      checker().hash(*block.host.hash, block.memory.get(), block.size, first);
       transfer_.events().record(first)->block(transfer_.out());
     }
     copy_out(block);
@@ -369,7 +263,7 @@ bool Mover::start_page_out(Block& block) {
     stats_.page_out_bytes += static_cast<int64_t>(block.size);
   } catch (const c10::Error& error) {
     trouble_ = error.what_without_backtrace();
-    give_up(block);
+    revert(block);
     return false;
   }
   return true;
@@ -377,7 +271,7 @@ bool Mover::start_page_out(Block& block) {
 
 // Called when a copy to the host, or a later step of the page-out, failed: the bytes stay on the
 // device. The copies that were issued may still write the host buffer, so this waits for them.
-void Mover::give_up(Block& block) {
+void Mover::revert(Block& block) {
   (void)cudaGetLastError();
   (void)cudaStreamSynchronize(transfer_.ahead());
   (void)cudaStreamSynchronize(transfer_.out());
@@ -425,15 +319,15 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
     }
     if (block.host.hash) {
       const Checker::Slot hash = *block.host.hash;
-      checker_.check(hash, block.memory.get(), block.size, home);
+      checker().check(hash, block.memory.get(), block.size, home);
       if (block.host.packed != codec::Kind::None) {
-        packing_.repack(block, checker_.differs(hash), home);
+        supply_.packing().repack(block, checker().differs(hash), home);
       } else {
-        checker_.restore(hash, block.memory.get(), block.size, block.host.buffer, home);
+        checker().restore(hash, block.memory.get(), block.size, block.host.buffer, home);
       }
-      users_[*block.host.hash] = block.user;
+      supply_.hashes().leaves(hash, block.user);
       block.host.touched = done = transfer_.events().record(home);
-      slots_.written(block, done);
+      supply_.slots().written(block, done);
     }
     if (settings_.verify && !matches(block)) {
       ++stats_.violations;
@@ -447,7 +341,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
     }
   } catch (const c10::Error& error) {
     trouble_ = error.what_without_backtrace();
-    give_up(block);
+    revert(block);
     return false;
   }
   if (ordered) {
@@ -499,7 +393,7 @@ Mover::Outcome Mover::with_storage(Block& block, bool release, F move) {
     const c10::cuda::CUDAGuard guard(device_);
     if (!finished(block)) {
       outcome = Outcome::Unfinished;
-    } else if (!take_host(block, release)) {
+    } else if (!supply_.take(block, release)) {
       outcome = Outcome::Busy;
     } else if (move(*storage)) {
       outcome = Outcome::Moved;
@@ -525,109 +419,19 @@ Mover::Outcome Mover::copy_ahead(Block& block) {
   });
 }
 
-bool Mover::prepared() const {
-  return checker_.ready() && packing_.unprepared() == codec::Kind::None;
-}
-
-// Makes the kernels, or the memory, that page-outs lack. If another thread does, waits for it.
-void Mover::make_kernels() {
-  if (making_) {
-    Lock::wait();
-    return;
-  }
-  const c10::cuda::CUDAGuard guard(device_);
-  const compat::RelaxedCapture relaxed; // another device may be captured
-  const codec::Kind kind = packing_.unprepared();
-  const bool checks = !checker_.ready();
-  making_ = true;
-  {
-    const Lock::Pause pause;
-    checks ? checker_.make() : packing_.make(kind);
-  }
-  making_ = false;
-  checks ? checker_.made() : packing_.made(kind);
-  Lock::notify();
-}
-
-bool Mover::prepare_kernels() {
-  bool paused = false;
-  while (!prepared()) {
-    make_kernels();
-    paused = true;
-  }
-  return paused;
-}
-
-void Mover::provide() {
-  const c10::cuda::CUDAGuard guard(device_);
-  if (!prepared()) {
-    make_kernels();
-  } else if (arena_.pinning()) {
-    arena_.wait_for_pinner();
-  } else if (const size_t wanted = arena_.wanted()) {
-    try {
-      arena_.grow();
-    } catch (const c10::Error&) {
-      if (arena_.oldest() || slots_.oldest()) {
-        wait_for_host();
-      } else if (!drop_clean_copies(wanted)) {
-        throw;
-      }
-    }
-  } else {
-    wait_for_host();
-  }
-}
-
-void Mover::wait_for_host() {
-  const EventRef copied = arena_.oldest();
-  if (const EventRef oldest = copied ? copied : slots_.oldest()) {
-    {
-      const Lock::Pause pause;
-      const c10::cuda::CUDAGuard guard(device_);
-      oldest->synchronize();
-    }
-    arena_.finished(oldest);
-    slots_.finished(oldest, [this](Block& block) { packing_.learn(block); });
-  }
-}
-
 // Whether the host copy is equal to the bytes on the device. Waits for the device: only for tests.
 bool Mover::matches(const Block& block) {
   std::string device(block.size, '\0');
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   C10_CUDA_CHECK(cudaMemcpy(&device[0], block.memory.get(), block.size, cudaMemcpyDeviceToHost));
   if (block.host.packed != codec::Kind::None) {
-    return packing_.holds(block, device.data());
+    return supply_.packing().holds(block, device.data());
   }
   bool same = true;
   block.host.buffer.each(block.size, [&](const char* part, size_t offset, size_t size) {
     same = same && std::memcmp(device.data() + offset, part, size) == 0;
   });
   return same;
-}
-
-void Mover::report_caught() {
-  TORCH_CHECK(
-      !checker_.corrupted(),
-      "Large Model Support (LMS): what was compressed came back from host memory with other bits, "
-      "so "
-      "LMS has stopped the GPU before anything could be computed with it. Start the program again "
-      "with torch.cuda.lms.set_compression(\"off\"), and report this.");
-  const uint64_t caught = checker_.caught();
-  if (C10_LIKELY(caught == reported_)) {
-    return;
-  }
-  reported_ = caught;
-  const auto found = users_.find(checker_.last_caught());
-  const char* const user = found == users_.end() ? nullptr : found->second;
-  TORCH_WARN_ONCE(
-      "Large Model Support (LMS): memory was written, and no operator reported it",
-      user ? ". It was last used by " : "",
-      user ? user : "",
-      ". Nothing is lost, because LMS compares what it pages out. But code that also reads such "
-      "memory works only while the memory is on the GPU: call it through torch.cuda.lms.wrap(). "
-      "This warning is shown once; torch.cuda.lms.stats()[\"release_caught\"] counts all cases.");
 }
 
 // ---- page-in ----
@@ -647,11 +451,11 @@ void Mover::page_in(Block& block, at::DataPtr&& memory) {
       timeline(*block.home).mark()->block(transfer_.in());
     }
     taken(memory.get(), block.size);
-    behind_strays(block.home->stream());
+    strays_.block_for_good(block.home->stream(), transfer_.in());
     if (block.host.touched) {
       block.host.touched->block(transfer_.in());
     }
-    packing_.learn(block);
+    supply_.packing().learn(block);
     copy_in(block, memory.get());
   } catch (const c10::Error&) {
     // The copy may have been issued, and the memory is about to be freed: wait for the copy.
@@ -684,12 +488,7 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
   try {
     if (storage && Registry::block_of(*storage) == &block) {
       order(block, home, /*captured=*/false);
-      for (const Stray& stray : strays_) {
-        const EventRef end = of_home(stray, home) ? end_of(stray) : nullptr;
-        if (end) {
-          end->block(home);
-        }
-      }
+      strays_.block(home, home);
       issued = true;
       C10_CUDA_CHECK(cudaMemcpyAsync(
           memory.get(), block.memory.get(), block.size, cudaMemcpyDeviceToDevice, home));
@@ -741,69 +540,11 @@ void Mover::leave_memory(const Block& block, EventRef last_use) {
   }
 }
 
-// Notes the work of other streams on the block's memory, which is about to go back. Uses of
-// record_stream() are left out, because the native allocator waits for them itself.
-void Mover::leave_strays(const Block& block, bool captured) {
-  for (const Use& use : block.uses) {
-    Timeline& line = *use.timeline;
-    if (use.recorded || (block.home && block.home->stream() == line.stream().stream())) {
-      continue;
-    }
-    uint64_t position = use.position;
-    const bool noted = !lasting(line.stream()) && line.marked(position); // by the operator's end
-    if (block.stays.has(Reason::Operator) && !noted) {
-      position = line.advance(); // what the running operator has issued until now
-      if (!lasting(line.stream()) && !captured) {
-        line.mark();
-      }
-    }
-    const auto same = std::find_if(strays_.begin(), strays_.end(), [&](const Stray& stray) {
-      return stray.home == block.home && stray.timeline == &line;
-    });
-    if (same == strays_.end()) {
-      strays_.push_back({block.home, &line, position});
-    } else {
-      same->position = std::max(same->position, position);
-    }
-  }
-}
-
-// An event that is complete when the stray's work is. Null if the user has destroyed its stream
-// before an event was recorded; the host has waited for the device then.
-EventRef Mover::end_of(const Stray& stray) {
-  try {
-    return stray.timeline->after(stray.position);
-  } catch (const c10::Error&) {
-    (void)cudaGetLastError();
-    (void)cudaDeviceSynchronize();
-    return nullptr;
-  }
-}
-
-// Whether the stray's memory is that of this home stream, or may be.
-bool Mover::of_home(const Stray& stray, cudaStream_t home) {
-  return !stray.home || stray.home->stream() == home;
-}
-
-// Makes all later page-ins wait for the strays in memory of this home stream, or of an unknown one.
-void Mover::behind_strays(cudaStream_t home) {
-  for (auto stray = strays_.begin(); stray != strays_.end();) {
-    if (!of_home(*stray, home)) {
-      ++stray;
-      continue;
-    }
-    if (const EventRef end = end_of(*stray)) {
-      end->block(transfer_.in());
-    }
-    stray = strays_.erase(stray);
-  }
-}
-
 void Mover::discard(Block& block, bool captured) noexcept {
   try {
     const c10::cuda::CUDAGuard guard(device_);
     if (block.memory) {
-      leave_strays(block, captured);
+      strays_.leave(block, captured);
     }
     if (block.memory && captured && (block.arrived || block.left)) {
       // A captured stream must not wait for work outside of its graph. A copy to the host waits for
@@ -843,90 +584,29 @@ void Mover::discard(Block& block, bool captured) noexcept {
     (void)cudaGetLastError();
   }
   Lock::drop_later(std::exchange(block.memory, at::DataPtr()));
-  drop_host(block);
+  supply_.drop(block);
 }
 
 void Mover::keep_until(
     const EventRef& done,
     Block& block,
     std::optional<c10::cuda::CUDAStream> home) {
-  limbo_.push_back({std::exchange(block.memory, at::DataPtr()), rounded(block.size), home, done});
-  limbo_bytes_ += rounded(block.size);
-}
-
-void Mover::wait_for_limbo() {
-  std::set<EventRef> events;
-  for (const Limbo& entry : limbo_) {
-    events.insert(entry.after);
-  }
-  {
-    const Lock::Pause pause;
-    const c10::cuda::CUDAGuard guard(device_);
-    for (const EventRef& event : events) {
-      if (event) {
-        event->synchronize();
-      }
-    }
-  }
-  for (Limbo& entry : limbo_) {
-    if (events.count(entry.after)) {
-      entry.after.reset();
-    }
-  }
-  collect();
+  limbo_.keep(std::exchange(block.memory, at::DataPtr()), rounded(block.size), home, done);
 }
 
 void Mover::collect() {
-  for (auto entry = limbo_.begin(); entry != limbo_.end();) {
-    const bool done = !entry->after || entry->after->done();
-    if (!done && !(entry->home && lasting(*entry->home))) {
-      ++entry;
-      continue;
-    }
-    if (!done) {
-      entry->after->block(entry->home->stream());
-    }
-    limbo_bytes_ -= entry->bytes;
-    Lock::drop_later(std::move(entry->memory));
-    entry = limbo_.erase(entry);
-  }
-  while (!retired_.empty() && (!retired_.front().touched || retired_.front().touched->done())) {
-    checker_.give(retired_.front().hash);
-    retired_.pop_front();
-  }
-  if (timelines_.size() > kTimelines) {
-    std::set<const Timeline*> known;
-    for (auto stray = strays_.begin(); stray != strays_.end();) {
-      const EventRef end = end_of(*stray);
-      if (!end || end->done()) {
-        stray = strays_.erase(stray);
-      } else {
-        known.insert(stray->timeline);
-        ++stray;
-      }
-    }
+  limbo_.collect();
+  supply_.hashes().collect();
+  if (timelines_.too_many()) {
+    std::set<const Timeline*> needed;
+    strays_.collect(needed);
     registry_.each([&](Block& block) {
       for (const Use& use : block.uses) {
-        known.insert(use.timeline);
+        needed.insert(use.timeline);
       }
     });
-    for (auto line = timelines_.begin(); line != timelines_.end();) {
-      line = known.count(line->second.get()) ? std::next(line) : timelines_.erase(line);
-    }
+    timelines_.forget_all_but(needed);
   }
-}
-
-size_t Mover::reserve_host(size_t bytes) {
-  const c10::cuda::CUDAGuard guard(device_);
-  return arena_.reserve(bytes);
-}
-
-size_t Mover::trim_host() {
-  while (arena_.oldest() || slots_.oldest()) {
-    wait_for_host();
-  }
-  const c10::cuda::CUDAGuard guard(device_);
-  return arena_.trim();
 }
 
 } // namespace torch::cuda::lms

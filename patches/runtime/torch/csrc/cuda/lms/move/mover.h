@@ -4,21 +4,17 @@
 #include <torch/csrc/cuda/lms/base/settings.h>
 #include <torch/csrc/cuda/lms/base/stats.h>
 #include <torch/csrc/cuda/lms/block/registry.h>
-#include <torch/csrc/cuda/lms/host/arena.h>
-#include <torch/csrc/cuda/lms/kernel/checker.h>
 #include <torch/csrc/cuda/lms/move/freed.h>
-#include <torch/csrc/cuda/lms/move/packing.h>
-#include <torch/csrc/cuda/lms/move/slots.h>
+#include <torch/csrc/cuda/lms/move/limbo.h>
+#include <torch/csrc/cuda/lms/move/strays.h>
+#include <torch/csrc/cuda/lms/move/supply.h>
 #include <torch/csrc/cuda/lms/move/transfer.h>
 #include <torch/csrc/cuda/lms/record/recorders.h>
-#include <torch/csrc/cuda/lms/stream/timeline.h>
+#include <torch/csrc/cuda/lms/stream/timelines.h>
 
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -43,7 +39,9 @@ class Mover {
 
   // ---- streams and uses ----
 
-  Timeline& timeline(c10::cuda::CUDAStream stream);
+  Timeline& timeline(c10::cuda::CUDAStream stream) {
+    return timelines_.of(stream);
+  }
 
   // Records that an operator has used the block, at a position on its stream.
   static void used(Block& block, Timeline& timeline, uint64_t position);
@@ -85,7 +83,7 @@ class Mover {
     Moved,
     Gone, // being freed, or its DataPtr was moved to another storage: no longer a candidate
     Failed, // no host memory, or CUDA refused: the block is unchanged
-    Busy, // host memory or kernels are not there yet: call provide(), then try again
+    Busy, // host memory or kernels are not there yet: call Supply::provide(), then try again
     Unfinished, // a collective may still use it: call finish_collectives(), then try again
   };
   // Pages out on demand: takes host memory, and then calls start_page_out() and finish_page_out().
@@ -102,10 +100,6 @@ class Mover {
   bool start_page_out(Block& block);
   bool finish_page_out(Block& block, c10::StorageImpl& storage);
   void cancel_page_out(Block& block);
-
-  // Makes the kernels that page-outs lack, or pins more host memory, or waits for work after which
-  // more of it is free. Pauses the mutex. Throws c10::Error if the host has no memory left.
-  void provide();
 
   // ---- page-in ----
 
@@ -154,17 +148,12 @@ class Mover {
   // them. Must not be called while a graph is captured.
   void collect();
 
-  // Drops host copies of resident blocks until this number of bytes is dropped. Returns false if
-  // there were none.
-  bool drop_clean_copies(size_t bytes);
-
-  // Bytes of memory in limbo: no block has it, and the native allocator does not have it yet,
-  // because the device may still use it. wait_for_limbo() waits until the device has finished, and
-  // pauses the mutex.
-  size_t limbo_bytes() const {
-    return limbo_bytes_;
+  Limbo& limbo() {
+    return limbo_;
   }
-  void wait_for_limbo();
+  const Limbo& limbo() const {
+    return limbo_;
+  }
 
   // Waits for all work of the device, or of another one. Pauses the mutex.
   void synchronize() {
@@ -172,52 +161,11 @@ class Mover {
   }
   static void synchronize(c10::DeviceIndex device);
 
-  // Whether LMS can find unseen writes; why_no_checks() returns the reason if it cannot. Call
-  // prepare_kernels() before.
-  bool checks() {
-    return checker_.available();
+  Supply& supply() {
+    return supply_;
   }
-  const std::string& why_no_checks() const {
-    return checker_.why();
-  }
-  // Warns, once, if an unseen write was found. Throws c10::Error if compressed bytes came back as
-  // other ones.
-  void report_caught();
-  int64_t caught() {
-    return static_cast<int64_t>(checker_.caught() - forgotten_);
-  }
-
-  Packing& packing() {
-    return packing_;
-  }
-
-  // reserve_host() pins host memory until there is at least this number of bytes, and returns how
-  // many bytes are pinned. trim_host() unpins what is not in use, and returns how many bytes it
-  // unpinned. It waits for copies, and pauses the mutex.
-  size_t reserve_host(size_t bytes);
-  size_t trim_host();
-  // Called when page-outs are likely soon: prepares what they need while there is still memory for
-  // it. Returns whether it has paused the mutex.
-  bool prepare() {
-    arena_.prepare();
-    return prepare_kernels();
-  }
-  bool prepare_kernels();
-  const Arena& arena() const {
-    return arena_;
-  }
-  const Slots& slots() const {
-    return slots_;
-  }
-  void reset_peak_stats() {
-    arena_.reset_peak();
-    slots_.reset_peak();
-  }
-  void reset_accumulated_stats() {
-    arena_.reset_accumulated();
-    slots_.reset_accumulated();
-    forgotten_ = checker_.caught();
-    packing_.reset_totals();
+  const Supply& supply() const {
+    return supply_;
   }
 
   // Whether anything has been paged out so far.
@@ -233,38 +181,12 @@ class Mover {
   }
 
  private:
-  // Memory that no block has any more, and the event for which its next user must wait: on the home
-  // stream if it is known, otherwise on the host.
-  struct Limbo {
-    at::DataPtr memory;
-    size_t bytes;
-    std::optional<c10::cuda::CUDAStream> home;
-    EventRef after;
-  };
-  // Work of another stream on memory that has gone back to the native allocator. The program orders
-  // its own allocations on the home stream after this work, but it does not know when LMS allocates
-  // the memory for a page-in.
-  struct Stray {
-    std::optional<c10::cuda::CUDAStream> home;
-    Timeline* timeline;
-    uint64_t position;
-  };
-  // A hash that no block needs any more, but that kernels may still use.
-  struct Retired {
-    Checker::Slot hash;
-    EventRef touched;
-  };
-
+  Checker& checker() {
+    return supply_.hashes().checker();
+  }
   template <class F>
   Outcome with_storage(Block& block, bool release, F move);
   void wait_for(const EventRef& transfer, cudaStream_t stream);
-  bool prepared() const;
-  void wait_for_host();
-  void make_kernels();
-  bool take_host(Block& block, bool release);
-  bool extend_host(Block& block);
-  void settle_host();
-  void drop_host(Block& block);
   void show(compat::Range& range, const char* transfer, const Block& block) const;
   void copy_out(Block& block);
   void copy_in(Block& block, void* memory);
@@ -275,11 +197,7 @@ class Mover {
   static Transfer::Engine engine_of(const Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
   void leave_memory(const Block& block, EventRef last_use);
-  void leave_strays(const Block& block, bool captured);
-  EventRef end_of(const Stray& stray);
-  static bool of_home(const Stray& stray, cudaStream_t home);
-  void behind_strays(cudaStream_t home);
-  void give_up(Block& block);
+  void revert(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);
   bool matches(const Block& block);
 
@@ -291,22 +209,13 @@ class Mover {
   Recorders& recorders_;
 
   Transfer transfer_;
-  Arena arena_;
-  Checker checker_;
-  Packing packing_;
-  Slots slots_;
+  Supply supply_;
   FreedMemory freed_;
-  std::map<cudaStream_t, std::unique_ptr<Timeline>> timelines_;
-  std::vector<Stray> strays_; // for each home and stream, the last one
-  std::deque<Limbo> limbo_;
-  size_t limbo_bytes_ = 0;
-  std::deque<Retired> retired_;
-  std::map<Checker::Slot, const char*> users_; // which operator used the block of a hash last
+  Timelines timelines_;
+  Strays strays_;
+  Limbo limbo_;
   uint64_t collectives_ = 0; // number of collectives called so far
   uint64_t finished_ = 0; // the collectives up to this number have ended
-  uint64_t reported_ = 0; // unseen writes at the time of the last warning
-  uint64_t forgotten_ = 0; // unseen writes when the statistics were last reset
-  bool making_ = false; // whether a thread is in make_kernels()
   bool pressure_ = false;
   std::string trouble_;
 };

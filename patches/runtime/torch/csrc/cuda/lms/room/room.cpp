@@ -245,7 +245,7 @@ void Room::fetch_into(Block& block, F obtain) {
 bool Room::has_room(size_t bytes) {
   const size_t limit = limit_.bytes();
   const auto [allocated, reserved] = usage();
-  if (allocated - std::min(allocated, mover_.limbo_bytes()) + bytes > limit) {
+  if (allocated - std::min(allocated, mover_.limbo().bytes()) + bytes > limit) {
     return false;
   }
   return reserved + bytes <= limit || native_.largest_free(device_) >= bytes;
@@ -301,7 +301,7 @@ Mover::Outcome Room::page_out(Block& block) {
   const Mover::Outcome outcome = try_page_out(block);
   if (outcome == Mover::Outcome::Busy) {
     try {
-      mover_.provide();
+      mover_.supply().provide();
     } catch (const c10::Error& error) {
       mover_.trouble(error.what_without_backtrace());
       return Mover::Outcome::Failed;
@@ -346,7 +346,7 @@ int Room::make_room(size_t bytes) {
     return 0;
   }
   mover_.collect();
-  mover_.report_caught();
+  mover_.supply().hashes().report();
   if (settings_.stress) {
     reclaim();
   }
@@ -363,14 +363,14 @@ int Room::make_room(size_t bytes) {
   for (;;) {
     const size_t limit = limit_.bytes();
     const Usage now = usage();
-    const size_t used = now.allocated - std::min(now.allocated, mover_.limbo_bytes());
+    const size_t used = now.allocated - std::min(now.allocated, mover_.limbo().bytes());
     reserved = now.reserved;
     if (attention_.counting() && used + request > threshold(limit)) {
       attention_.begin();
     }
     if (used + request <= limit) {
       // So that the first page-out has what it needs.
-      if (used + request > limit - limit / 8 && mover_.prepare()) {
+      if (used + request > limit - limit / 8 && mover_.supply().prepare()) {
         continue;
       }
       break;
@@ -414,8 +414,8 @@ void Room::make_piece(size_t request, size_t reserved) {
   }
   const size_t left = obtainable_from_device(reserved);
   bool joined = compactor_.join(request, left);
-  if (!joined && mover_.limbo_bytes() > 0) {
-    mover_.wait_for_limbo();
+  if (!joined && mover_.limbo().bytes() > 0) {
+    mover_.limbo().wait();
     joined = compactor_.join(request, left);
   }
   // To wait for these page-outs takes milliseconds at most, and the native allocator more.
@@ -490,8 +490,8 @@ bool Room::free_some(Request& request) {
         }
         break;
       case Effort::Limbo: // memory that is paged out but not given back yet
-        if (mover_.limbo_bytes() > 0) {
-          mover_.wait_for_limbo();
+        if (mover_.limbo().bytes() > 0) {
+          mover_.limbo().wait();
           source = Source::ReclaimAll;
           return true;
         }
@@ -620,7 +620,7 @@ Room::Usage Room::usage() {
 
 size_t Room::in_use() {
   const size_t allocated = usage().allocated;
-  return allocated - std::min(allocated, mover_.limbo_bytes());
+  return allocated - std::min(allocated, mover_.limbo().bytes());
 }
 
 size_t Room::obtainable_bytes() {
@@ -749,7 +749,7 @@ std::string Room::account(size_t bytes, const char* op) const {
        << ", resident " << mib(stats_.resident_bytes.current) << ", of which pinned by operators "
        << mib(stats_.pinned_bytes.stats[0].current) << " and held "
        << mib(stats_.held_bytes.current) << ", paged out " << mib(stats_.paged_out_bytes.current)
-       << ", host memory " << mib(mover_.arena().pinned().current) << '.';
+       << ", host memory " << mib(mover_.supply().arena().pinned().current) << '.';
   if (!attention_.settled()) {
     text << " LMS has just started to watch operators. It pages nothing out until the operators"
             " that began before have ended.";

@@ -10,6 +10,11 @@
 
 namespace torch::cuda::lms {
 
+// Whether the stream can be used at any time. The user may have destroyed an external stream.
+inline bool lasting(c10::cuda::CUDAStream stream) {
+  return !compat::is_external(stream);
+}
+
 // Numbers the work that is issued on one stream. A block remembers the position of its last use,
 // and a page-out waits for an event at or after that position instead of for all work issued since.
 // So the page-out of an old block can overlap with the compute that is queued now.

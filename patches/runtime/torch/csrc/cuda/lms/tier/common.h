@@ -64,7 +64,7 @@ inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream strea
 // too.
 inline void trim_host() {
   const Lock lock;
-  Runtime::get().each([](Pager& pager) { pager.mover.trim_host(); });
+  Runtime::get().each([](Pager& pager) { pager.mover.supply().trim(); });
 }
 
 // From now on, allocations that the filter accepts go to a pool.

@@ -1,0 +1,173 @@
+#include <torch/csrc/cuda/lms/move/supply.h>
+
+#include <torch/csrc/cuda/lms/base/lock.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <utility>
+
+namespace torch::cuda::lms {
+
+// ---- host memory and hashes of a block ----
+
+bool Supply::take(Block& block, bool release) {
+  slots_.settle([this](Block& settled) { packing_.learn(settled); });
+  if (!hashes_.checker().ready()) {
+    return false;
+  }
+  if (release && Slots::shrunk(block) && !extend(block)) {
+    return false;
+  }
+  if (block.host) {
+    return true;
+  }
+  const codec::Kind kind = checks() ? packing_.wanted(block) : codec::Kind::None;
+  if (!prepared()) {
+    return false;
+  }
+  Demand demand{block.size};
+  if (kind != codec::Kind::None) {
+    demand = Slots::demand(block, packing_.expected(block));
+  }
+  demand.coming = slots_.coming();
+  HostBuffer buffer;
+  if (!arena_.take(demand, buffer)) {
+    return false;
+  }
+  block.host.buffer = std::move(buffer);
+  if (checks()) {
+    block.host.hash = hashes_.take();
+  }
+  // Without a hash, nobody would notice if the bytes came back as other ones.
+  if (kind != codec::Kind::None && block.host.hash &&
+      Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
+    block.host.packed = kind;
+    slots_.taken(block, demand.spare);
+  } else {
+    arena_.shrink(block.host.buffer, block.size);
+  }
+  return true;
+}
+
+// Before the memory of a block is given up whose host copy is true: if an unseen write is found,
+// the block is packed again, whatever it has become. Returns false if only provide() can help,
+// which drops the copy if there is no memory for that.
+bool Supply::extend(Block& block) {
+  if (!slots_.extend(block)) {
+    return false;
+  }
+  if (!Packer::fits(block.memory.get(), block.size, block.host.buffer)) {
+    drop(block);
+  }
+  return true;
+}
+
+void Supply::drop(Block& block) {
+  block.dirty = true;
+  packing_.learn(block);
+  if (block.host.hash) {
+    hashes_.retire(*block.host.hash, block.host.touched);
+  }
+  if (block.host) {
+    slots_.dropped(block);
+    arena_.give(block.host.buffer, block.host.touched);
+  }
+  block.host = {};
+}
+
+bool Supply::drop_clean_copies(size_t bytes) {
+  size_t dropped = 0;
+  registry_.each([&](Block& block) {
+    if (dropped < bytes && block.host && block.state.is(State::Resident)) {
+      dropped += block.host.buffer.size();
+      drop(block);
+    }
+  });
+  return dropped > 0;
+}
+
+// ---- what is missing ----
+
+bool Supply::prepared() const {
+  return hashes_.checker().ready() && packing_.unprepared() == codec::Kind::None;
+}
+
+// Makes the kernels, or the memory, that page-outs lack. If another thread does, waits for it.
+void Supply::make_kernels() {
+  if (making_) {
+    Lock::wait();
+    return;
+  }
+  const c10::cuda::CUDAGuard guard(device_);
+  const compat::RelaxedCapture relaxed; // another device may be captured
+  Checker& checker = hashes_.checker();
+  const codec::Kind kind = packing_.unprepared();
+  const bool checks = !checker.ready();
+  making_ = true;
+  {
+    const Lock::Pause pause;
+    checks ? checker.make() : packing_.make(kind);
+  }
+  making_ = false;
+  checks ? checker.made() : packing_.made(kind);
+  Lock::notify();
+}
+
+bool Supply::prepare_kernels() {
+  bool paused = false;
+  while (!prepared()) {
+    make_kernels();
+    paused = true;
+  }
+  return paused;
+}
+
+void Supply::provide() {
+  const c10::cuda::CUDAGuard guard(device_);
+  if (!prepared()) {
+    make_kernels();
+  } else if (arena_.pinning()) {
+    arena_.wait_for_pinner();
+  } else if (const size_t wanted = arena_.wanted()) {
+    try {
+      arena_.grow();
+    } catch (const c10::Error&) {
+      if (arena_.oldest() || slots_.oldest()) {
+        wait_for_copy();
+      } else if (!drop_clean_copies(wanted)) {
+        throw;
+      }
+    }
+  } else {
+    wait_for_copy();
+  }
+}
+
+// Waits for the first work after which host memory is free.
+void Supply::wait_for_copy() {
+  const EventRef copied = arena_.oldest();
+  if (const EventRef oldest = copied ? copied : slots_.oldest()) {
+    {
+      const Lock::Pause pause;
+      const c10::cuda::CUDAGuard guard(device_);
+      oldest->synchronize();
+    }
+    arena_.finished(oldest);
+    slots_.finished(oldest, [this](Block& block) { packing_.learn(block); });
+  }
+}
+
+size_t Supply::reserve(size_t bytes) {
+  const c10::cuda::CUDAGuard guard(device_);
+  return arena_.reserve(bytes);
+}
+
+size_t Supply::trim() {
+  while (arena_.oldest() || slots_.oldest()) {
+    wait_for_copy();
+  }
+  const c10::cuda::CUDAGuard guard(device_);
+  return arena_.trim();
+}
+
+} // namespace torch::cuda::lms
