@@ -3,7 +3,6 @@
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/base/log.h>
 #include <torch/csrc/cuda/lms/base/operation.h>
-#include <torch/csrc/cuda/lms/room/neighbours.h>
 #include <torch/csrc/cuda/lms/room/pages.h>
 
 #include <c10/cuda/CUDAGuard.h>
@@ -36,12 +35,6 @@ size_t threshold(size_t limit) {
   return limit / 20;
 }
 
-// The native allocator does not reuse memory at once if record_stream() was called for it.
-bool recorded(const Block& block) {
-  return std::any_of(
-      block.uses.begin(), block.uses.end(), [](const Use& use) { return use.recorded; });
-}
-
 } // namespace
 
 Room::Room(
@@ -66,7 +59,8 @@ Room::Room(
       recorders_(recorders),
       attention_(attention),
       limit_(device, settings, native, pools),
-      compactor_(device, native, registry, policy, mover, attention, pools) {}
+      compactor_(device, native, registry, policy, mover, attention, pools),
+      evictor_(device, native, registry, policy, mover, attention, pools, compactor_) {}
 
 // ---- allocations ----
 
@@ -255,13 +249,6 @@ bool Room::copy_ahead(Block& block) {
   return block.idle && mover_.copy_ahead(block) == Mover::Outcome::Moved;
 }
 
-bool Room::drop(Block& block) {
-  if (!block.idle) {
-    return false;
-  }
-  return try_page_out(block) == Mover::Outcome::Moved;
-}
-
 bool Room::prefetch(Block& block) {
   if (!block.state.is(State::PagedOut)) {
     return false;
@@ -282,62 +269,7 @@ bool Room::prefetch(Block& block) {
   return fetched;
 }
 
-// ---- page-outs ----
-
-// A block that stays keeps its place among the idle ones, so that it is the next to leave: which
-// block leaves does not depend on how long the host takes to pin memory.
-Mover::Outcome Room::try_page_out(Block& block) {
-  const Mover::Outcome outcome = mover_.page_out(block);
-  if (outcome == Mover::Outcome::Moved || outcome == Mover::Outcome::Gone) {
-    policy_.remove(block);
-  }
-  return outcome;
-}
-
-// Waits before it returns Busy or Unfinished. The caller then has to choose a victim again, because
-// the block may have been deleted.
-Mover::Outcome Room::page_out(Block& block) {
-  const compat::RelaxedCapture relaxed; // another device may be captured
-  const Mover::Outcome outcome = try_page_out(block);
-  if (outcome == Mover::Outcome::Busy) {
-    try {
-      mover_.supply().provide();
-    } catch (const c10::Error& error) {
-      mover_.trouble(error.what_without_backtrace());
-      return Mover::Outcome::Failed;
-    }
-  } else if (outcome == Mover::Outcome::Unfinished) {
-    mover_.finish_collectives();
-  }
-  return outcome;
-}
-
-Block* Room::victim(size_t missing) const {
-  return may_move() ? policy_.victim(missing) : nullptr;
-}
-
-size_t Room::reclaim(size_t wanted) {
-  attention_.begin();
-  if (pools_.capturing()) {
-    return 0;
-  }
-  size_t bytes = 0;
-  while (bytes < wanted) {
-    Block* const victim = this->victim(wanted - bytes);
-    if (!victim) {
-      break;
-    }
-    const size_t size = victim->size;
-    const Mover::Outcome outcome = page_out(*victim);
-    if (outcome == Mover::Outcome::Failed) {
-      break;
-    }
-    if (outcome == Mover::Outcome::Moved) {
-      bytes += size;
-    }
-  }
-  return bytes;
-}
+// ---- room for a request ----
 
 // Pages out until the request fits under the limit or no block is idle; returns how many blocks
 // were paged out. If the request still does not fit, it is attempted anyway.
@@ -348,7 +280,7 @@ int Room::make_room(size_t bytes) {
   mover_.collect();
   mover_.supply().hashes().report();
   if (settings_.stress) {
-    reclaim();
+    evictor_.reclaim(SIZE_MAX);
   }
   if (settings_.shuffle) {
     compactor_.shuffle();
@@ -378,11 +310,11 @@ int Room::make_room(size_t bytes) {
     if (limit_.look_again()) {
       continue;
     }
-    Block* const victim = this->victim(used + request - limit);
+    Block* const victim = evictor_.victim(used + request - limit);
     if (!victim) {
       break;
     }
-    const Mover::Outcome outcome = page_out(*victim);
+    const Mover::Outcome outcome = evictor_.page_out(*victim);
     if (outcome == Mover::Outcome::Failed) {
       break; // the next one would fail, too
     }
@@ -419,7 +351,7 @@ void Room::make_piece(size_t request, size_t reserved) {
     joined = compactor_.join(request, left);
   }
   // To wait for these page-outs takes milliseconds at most, and the native allocator more.
-  if (!joined && reclaim_obstacles(request, left)) {
+  if (!joined && evictor_.reclaim_obstacles(request, left)) {
     ++in_pieces_;
     joined = compactor_.join(request, left);
   }
@@ -454,37 +386,31 @@ bool Room::free_some(Request& request) {
     effort = static_cast<Effort>(static_cast<int>(effort) + (now != Effort::None));
     switch (now) {
       case Effort::Pages: // the pages that are missing, with expandable segments
-        if (reclaim_pages(rounded(bytes))) {
+        if (evictor_.reclaim_pages(rounded(bytes), obtainable_from_device(reserved_bytes()))) {
           source = Source::ReclaimFragments;
           return true;
         }
         break;
       case Effort::OneBlock: // a single block that is large enough
-        while (Block* const victim = may_move() ? policy_.fitting(rounded(bytes)) : nullptr) {
-          const Mover::Outcome outcome = page_out(*victim);
-          if (outcome == Mover::Outcome::Moved) {
-            source = Source::ReclaimOne;
-            return true;
-          }
-          if (outcome == Mover::Outcome::Failed) {
-            break;
-          }
+        if (evictor_.reclaim_one(rounded(bytes))) {
+          source = Source::ReclaimOne;
+          return true;
         }
         break;
       case Effort::Neighbours: // several adjacent blocks
-        if (reclaim_neighbours(rounded(bytes))) {
+        if (evictor_.reclaim_neighbours(rounded(bytes))) {
           source = Source::ReclaimFragments;
           return true;
         }
         break;
       case Effort::Bytes: // enough bytes, wherever they are
-        if (reclaim(bytes) > 0) {
+        if (evictor_.reclaim(bytes) > 0) {
           source = Source::ReclaimFragments;
           return true;
         }
         break;
       case Effort::Everything:
-        if (reclaim() > 0) {
+        if (evictor_.reclaim(SIZE_MAX) > 0) {
           source = Source::ReclaimAll;
           return true;
         }
@@ -527,65 +453,6 @@ bool Room::give_way(size_t bytes) {
   const auto over = static_cast<int64_t>(limit_.cap().bytes() - settings_.limit);
   stats_.over_limit_bytes_peak = std::max(stats_.over_limit_bytes_peak, over);
   return true;
-}
-
-// Pages out the blocks that choose(segments) returns. Returns false if it moved none.
-template <class F>
-bool Room::reclaim_chosen(F choose) {
-  bool moved = false;
-  for (;;) {
-    const auto snapshot = native_.snapshot();
-    if (!may_move()) {
-      return moved;
-    }
-    bool again = false;
-    for (Block* const block : choose(snapshot.segments)) {
-      const Mover::Outcome outcome = page_out(*block);
-      moved = moved || outcome == Mover::Outcome::Moved;
-      again = outcome == Mover::Outcome::Busy || outcome == Mover::Outcome::Unfinished;
-      if (again) {
-        break; // the other blocks may have been deleted
-      }
-    }
-    if (!again) {
-      return moved;
-    }
-  }
-}
-
-bool Room::reclaim_pages(size_t bytes) {
-  const size_t left = obtainable_from_device(reserved_bytes());
-  const size_t needed = in_pages(bytes); // of which `left` may still be mapped
-  if (needed <= left) {
-    return false; // pages are not what is missing
-  }
-  const size_t missing = needed - left;
-  return reclaim_chosen([this, missing](const auto& segments) {
-    std::vector<Block*> idle = policy_.candidates();
-    idle.erase(
-        std::remove_if(idle.begin(), idle.end(), [](Block* block) { return recorded(*block); }),
-        idle.end());
-    return pages(segments, device_, missing, idle);
-  });
-}
-
-bool Room::reclaim_obstacles(size_t bytes, size_t left) {
-  return reclaim_chosen([this, bytes, left](const auto& segments) {
-    return compactor_.obstacles(segments, bytes, left);
-  });
-}
-
-bool Room::reclaim_neighbours(size_t bytes) {
-  return reclaim_chosen([this, bytes](const auto& segments) {
-    Blocks idle;
-    registry_.each([&](Block& block) {
-      if (block.idle && !recorded(block)) {
-        idle.emplace(reinterpret_cast<size_t>(block.memory.get()), &block);
-      }
-    });
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
-    return neighbours(segments, device_, stream, bytes, idle);
-  });
 }
 
 void Room::retry(const c10::OutOfMemoryError& error, Request& request) {
@@ -713,7 +580,7 @@ void Room::operator_failed(const char* op) {
       if (free >= spare) {
         return;
       }
-      reclaim(spare - free);
+      evictor_.reclaim(spare - free);
       mover_.synchronize();
       empty_cache();
       limit_.look();

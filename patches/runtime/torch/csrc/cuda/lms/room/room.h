@@ -9,6 +9,7 @@
 #include <torch/csrc/cuda/lms/record/recorders.h>
 #include <torch/csrc/cuda/lms/room/attention.h>
 #include <torch/csrc/cuda/lms/room/compactor.h>
+#include <torch/csrc/cuda/lms/room/evictor.h>
 #include <torch/csrc/cuda/lms/room/limit.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 
@@ -17,8 +18,8 @@
 
 namespace torch::cuda::lms {
 
-// Makes room on one device: keeps the memory in use within the limit, chooses victims, and retries
-// requests that failed. The LMS mutex must be held, unless a comment says otherwise.
+// Makes room on one device: keeps the memory in use within the limit, and retries requests that
+// failed. The LMS mutex must be held, unless a comment says otherwise.
 class Room {
  public:
   Room(
@@ -57,12 +58,16 @@ class Room {
   // returns whether it did. copy_ahead() copies an idle block to the host, drop() pages it out, and
   // prefetch() pages it in. prefetch() can pause the mutex. None throws.
   bool copy_ahead(Block& block);
-  bool drop(Block& block);
+  bool drop(Block& block) {
+    return evictor_.drop(block);
+  }
   bool prefetch(Block& block);
 
   // Pages out idle blocks until this number of bytes is paged out; by default all of them. Returns
   // the number of bytes. Can pause the mutex.
-  size_t reclaim(size_t bytes = SIZE_MAX);
+  size_t reclaim(size_t bytes = SIZE_MAX) {
+    return evictor_.reclaim(bytes);
+  }
 
   Limit& limit() {
     return limit_;
@@ -125,7 +130,6 @@ class Room {
     size_t reserved;
   };
 
-  Block* victim(size_t missing) const;
   int make_room(size_t bytes);
   void make_piece(size_t request, size_t reserved);
   at::DataPtr obtain(size_t bytes);
@@ -134,14 +138,7 @@ class Room {
   template <class F>
   void fetch_into(Block& block, F obtain);
   bool has_room(size_t bytes);
-  Mover::Outcome try_page_out(Block& block);
-  Mover::Outcome page_out(Block& block);
   bool free_some(Request& request);
-  template <class F>
-  bool reclaim_chosen(F choose);
-  bool reclaim_pages(size_t bytes);
-  bool reclaim_obstacles(size_t bytes, size_t left);
-  bool reclaim_neighbours(size_t bytes);
   void empty_cache();
   bool give_way(size_t bytes);
   void keep_spare();
@@ -169,6 +166,7 @@ class Room {
   Attention& attention_;
   Limit limit_;
   Compactor compactor_;
+  Evictor evictor_;
   int64_t in_pieces_ = 0; // requests for which blocks that were in the way had to be paged out
   int64_t device_allocs_ = 0; // of the native allocator, when it was last asked
 };
