@@ -85,6 +85,7 @@ class Lanes:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._environment: dict[str, str] = {}
         self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = False
         self._lock = threading.Lock()
@@ -92,6 +93,9 @@ class Lanes:
     def run(self, parts: Sequence[Part], jobs: int, last: str = "") -> int:
         """Run the parts; returns 1 if one failed. The log of the part named ``last`` comes last."""
         self._logs.mkdir(parents=True, exist_ok=True)
+        # OpenMP's threads wait in loops, and would take the time of the other parts.
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         results = []
         with ThreadPoolExecutor(jobs) as pool:
             try:
@@ -119,7 +123,11 @@ class Lanes:
                 if self._stopped:
                     return Result(part=part, code=INTERRUPTED, seconds=0, processor_seconds=0)
                 process = subprocess.Popen(
-                    part.command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
+                    part.command,
+                    cwd=ROOT,
+                    env=self._environment,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
                 )
                 self._running.append(process)
             say(f"{part.name}: {' '.join(part.command)} >{os.path.relpath(log)}")

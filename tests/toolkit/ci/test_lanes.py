@@ -89,6 +89,22 @@ def test_no_more_than_asked_for_run_at_once(tmp_path: Path, jobs: int) -> None:
     assert max(running) <= jobs
 
 
+def test_parts_share_the_processors(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes.os, "cpu_count", lambda: 8)
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], 'threads')"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for jobs in (1, 3, 16):
+        assert lanes.Lanes(tmp_path).run([part("shared", code)], jobs) == 0
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert lanes.Lanes(tmp_path).run([part("set", code)], 1) == 0
+    out = capfdbinary.readouterr().out.decode().splitlines()
+    assert [line for line in out if line.endswith(" threads")] == [
+        f"{number} threads" for number in (8, 2, 1, 5)
+    ]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(tmp_path: Path, number: int) -> None:
     """No part is left running, and none is begun."""
