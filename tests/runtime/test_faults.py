@@ -478,6 +478,7 @@ def test_devices_of_any_size():
 
 
 @simulated
+@pytest.mark.usefixtures("uncompressed")
 @pytest.mark.parametrize("api", ["cudaEventElapsedTime", "cudaEventDestroy"])
 def test_transfers_that_cannot_be_timed(api):
     x = managed(pattern(1))
