@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <initializer_list>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -43,13 +41,11 @@ class Planner {
       worse = consider(select(trace_, machine_, gaps_, living_, needed_, rooms)) ? 0 : worse + 1;
       // No other choice can be much better, or is likely to be better at all.
       const bool found = !best_.moves.empty();
-      if (found && (worse == 2 || good())) {
+      if (found && (worse == 2 || best_score_ <= least_seconds() * 1.005)) {
         break;
       }
     }
-    consider_patient();
-    toggle_large();
-    toggle_pairs();
+    toggle();
     return std::move(best_);
   }
 
@@ -61,17 +57,6 @@ class Planner {
     const double most = link_seconds(prediction.bytes_out, prediction.bytes_in);
     const double beyond = least > 0 ? std::max(0.0, most / least - 1) : 0;
     return prediction.seconds * (1 + kTransfers * beyond);
-  }
-
-  // Whether no other choice can be much better.
-  bool good() const {
-    return best_score_ <= least_seconds() * 1.005;
-  }
-
-  // Whether the choice of a gap can matter by itself.
-  bool large(const Gap& gap) const {
-    constexpr int64_t kSmall = 100; // part of the excess
-    return gap.bytes >= bound_.excess_bytes / kSmall;
   }
 
   // The bound is that of copies of all bytes. With compression, nothing but compute is certain.
@@ -98,103 +83,24 @@ class Planner {
     return true;
   }
 
-  // The selection counts bytes. So here it gets only the gaps that are long enough for their own
-  // transfers: the others make the program wait even where the link has nothing else to do.
-  void consider_patient() {
-    if (!best_.moves.empty() && good()) {
-      return;
-    }
-    std::vector<double> starts(1, 0); // of the operators of two iterations
-    for (int round = 0; round < 2; ++round) {
-      for (const Operator& op : trace_.operators) {
-        starts.push_back(starts.back() + op.seconds);
-      }
-    }
-    std::vector<Gap> patient;
-    std::vector<size_t> places;
-    bool matters = false;
-    for (size_t k = 0; k < gaps_.size(); ++k) {
-      const Gap& gap = gaps_[k];
-      const Block& block = trace_.blocks[gap.block];
-      const double seconds = (gap.written == Gap::kNever ? 0 : machine_.out_seconds(block)) +
-                             (gap.returns() ? machine_.in_seconds(block) : 0);
-      if (starts[gap.end] - starts[gap.begin + 1] >= seconds) {
-        patient.push_back(gap);
-        places.push_back(k);
-      } else {
-        matters = matters || large(gap);
-      }
-    }
-    if (!matters) {
-      return;
-    }
-    for (const int64_t part : {0, 48, 12}) {
-      const int64_t room = machine_.limit - (part == 0 ? 0 : machine_.limit / part);
-      const std::vector<int64_t> rooms(living_.size(), room);
-      const std::vector<bool> found = select(trace_, machine_, patient, living_, needed_, rooms);
-      std::vector<bool> chosen(gaps_.size(), false);
-      for (size_t k = 0; k < places.size(); ++k) {
-        chosen[places[k]] = found[k];
-      }
-      consider(chosen);
-    }
-  }
-
-  // Considers the best choice with these gaps the other way; `operators` is how many may still be
-  // scheduled for that. Returns whether it was better.
-  bool toggle(std::initializer_list<size_t> gaps, size_t& operators) {
-    if (operators < trace_.operators.size()) {
-      operators = 0;
-      return false;
-    }
-    operators -= trace_.operators.size();
-    std::vector<bool> other = chosen_;
-    for (const size_t gap : gaps) {
-      other[gap] = !other[gap];
-    }
-    return consider(other);
-  }
-
-  // Each large gap the other way, and each chosen one in exchange for another one: the largest
-  // first, for then those of equal size come together. The selection counts bytes, so it cannot
-  // tell which of them has the time that its transfers need. Small gaps make no difference.
-  void toggle_large() {
-    constexpr size_t kOperators = 20000;
-    size_t left = best_.moves.empty() || good() ? 0 : kOperators;
-    std::vector<size_t> order;
-    for (size_t k = 0; k < gaps_.size(); ++k) {
-      if (large(gaps_[k])) {
-        order.push_back(k);
-      }
-    }
-    std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-      return gaps_[a].bytes > gaps_[b].bytes;
-    });
-    for (bool changed = true; changed && left > 0;) {
-      changed = false;
-      for (const size_t gap : order) {
-        changed = toggle({gap}, left) || changed;
-      }
-      for (size_t k = 0; k < order.size(); ++k) {
-        for (size_t n = k + 1; n < order.size(); ++n) {
-          if (chosen_[order[k]] != chosen_[order[n]]) {
-            changed = toggle({order[k], order[n]}, left) || changed;
-          }
-        }
-      }
-    }
-  }
-
-  // Each pair of gaps. In a short trace there is time to try.
-  void toggle_pairs() {
-    constexpr size_t kOperators = 3000;
+  // Each gap the other way, alone and with each other one. In a short trace one block can be a
+  // large part of all bytes, and there is time to try.
+  void toggle() {
+    constexpr size_t kOperators = 3000; // all that are scheduled
     constexpr Place kShort = 100; // operators
     size_t left = best_.moves.empty() || trace_.size() > kShort ? 0 : kOperators;
-    for (bool changed = true; changed && left > 0;) {
+    for (bool changed = true; changed;) {
       changed = false;
       for (size_t k = 0; k < gaps_.size(); ++k) {
-        for (size_t n = k + 1; n < gaps_.size(); ++n) {
-          changed = toggle({k, n}, left) || changed;
+        for (size_t n = k; n < gaps_.size(); ++n) {
+          if (left < trace_.operators.size()) {
+            return;
+          }
+          left -= trace_.operators.size();
+          std::vector<bool> other = chosen_;
+          other[k] = !other[k];
+          other[n] = n == k ? other[n] : !other[n];
+          changed = consider(other) || changed;
         }
       }
     }
