@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import environment
 
 MIB = 1 << 20
 LIMIT = 24 * MIB
@@ -246,36 +243,3 @@ def test_wrong_settings_leave_lms_off(size: object) -> None:
     with pytest.raises(ValueError, match=r"number of bytes|negative"):
         turn_on(limit=size)
     assert not torch.cuda.get_enabled_lms()
-
-
-TRAIN = """
-import sys
-import torch
-
-model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8))).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-def train():
-    model(torch.ones(2048, 512, device="cuda")).sum().backward()
-    optimizer.step()
-
-train()
-before = set(sys.modules)
-torch.cuda.set_limit_lms(16 << 20)
-torch.cuda.set_enabled_lms(True)
-train()
-assert torch.cuda.lms.stats()["page_out_count"] > 0
-assert torch.cuda.lms.explain().startswith("LMS pages out")
-print(*sorted(set(sys.modules) - before))
-"""
-
-
-def test_lms_imports_no_other_library() -> None:
-    """They are all installed here."""
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN], env=environment(64), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    imported = {name for name in done.stdout.split() if name.split(".")[0] != "torch"}
-    assert not {name for name in imported if name not in sys.stdlib_module_names}
-    assert "torch.cuda.lms.integrations" not in done.stdout
