@@ -399,7 +399,6 @@ CASES = [
     (Streams, "cudaEventRecord", UNKNOWN),
     (Streams, "cudaEventQuery", UNKNOWN),
     (Streams, "cudaStreamWaitEvent", UNKNOWN),
-    (Streams, "cudaStreamIsCapturing", UNKNOWN),
     (Streams, "cudaEventDestroy", UNKNOWN),
     (Streams, "cuLaunchKernel", UNKNOWN),
     (Fragments, "cudaMalloc", OUT_OF_MEMORY),
