@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,6 @@ class Lanes:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
-        self._environment: dict[str, str] = {}
         self._running: list[subprocess.Popen[bytes]] = []
         self._stopped = False
         self._lock = threading.Lock()
@@ -95,11 +94,13 @@ class Lanes:
         self._logs.mkdir(parents=True, exist_ok=True)
         # OpenMP's threads wait in loops, and would take the time of the other parts.
         threads = max(1, (os.cpu_count() or 1) // jobs)
-        self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         results = []
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                for done in as_completed([pool.submit(self._run, part) for part in parts]):
+                for done in as_completed(
+                    [pool.submit(self._run, part, environment) for part in parts]
+                ):
                     result = done.result()
                     results.append(result)
                     say(str(result))
@@ -115,7 +116,7 @@ class Lanes:
             self._print_log(next(part for part in parts if part.name == last))
         return int(any(result.code for result in results))
 
-    def _run(self, part: Part) -> Result:
+    def _run(self, part: Part, environment: Mapping[str, str]) -> Result:
         log = self._log(part)
         begun = time.monotonic()
         with log.open("wb") as file:
@@ -125,7 +126,7 @@ class Lanes:
                 process = subprocess.Popen(
                     part.command,
                     cwd=ROOT,
-                    env=self._environment,
+                    env=environment,
                     stdout=file,
                     stderr=subprocess.STDOUT,
                 )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from book import load
+from listings import train
 from pages import ROOT
-from programs import train
 
 from lmsbuild.registry import load_registry
 from lmsbuild.tools.cache import default_cache

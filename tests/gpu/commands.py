@@ -25,8 +25,8 @@ import report
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "commands"))
 
+import listings  # noqa: E402
 import pages  # noqa: E402
-import programs  # noqa: E402
 
 TUTORIAL = "docs/tutorial.md"
 EXAMPLES = "docs/examples/README.md"
@@ -63,7 +63,6 @@ class Row:
 def commands(page: str, devices: int) -> list[pages.Command]:
     """The page's programs that this machine can run."""
     found = [command for command in pages.commands_of(page) if PROGRAM.match(command.text)]
-    found = [command for command in found if " -m venv " not in command.text]
     return [c for c in found if devices > 1 or not re.search(r"nproc-per-node[ =]2", c.text)]
 
 
@@ -72,7 +71,7 @@ def prepare(page: str, folder: Path) -> None:
     (folder / "package").mkdir(parents=True)
     (folder / "package" / "__init__.py").write_text("")
     for name in ("train.py", "package/train.py"):
-        (folder / name).write_text(programs.train())
+        (folder / name).write_text(listings.train())
     if page == EXAMPLES:
         for path in (ROOT / "docs" / "examples").glob("*.py"):
             (folder / path.name).write_bytes(path.read_bytes())
@@ -81,7 +80,7 @@ def prepare(page: str, folder: Path) -> None:
 def run(command: pages.Command, folder: Path, number: int) -> Row:
     tutorial = command.page == TUTORIAL
     if tutorial:
-        (folder / "fit.py").write_text(programs.fit()[number])
+        (folder / "fit.py").write_text(listings.fit()[number])
     # Without LMS, what is to show that the memory does not suffice fails.
     fails = number == 0 if tutorial else "--no-lms" in command.text and "--limit" in command.text
     print(command.text, file=sys.stderr, flush=True)

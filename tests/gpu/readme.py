@@ -20,7 +20,11 @@ from pathlib import Path
 import machine
 import report
 
-README = Path(__file__).resolve().parent.parent.parent / "README.md"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "commands"))
+
+import listings
+
+README = "README.md"
 ENABLE = re.compile(r"^torch\.cuda\.set_enabled_lms\(True\).*$", re.MULTILINE)
 CUDNN = "import torch; torch.manual_seed(0); torch.backends.cudnn.deterministic = True\n"
 CAP = "torch.cuda.set_per_process_memory_fraction({bytes} / torch.cuda.mem_get_info()[1])\n"
@@ -44,10 +48,10 @@ ROWS = (
 
 def example() -> str:
     """The first Python block of the README."""
-    found = re.search(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    if not found or not ENABLE.search(found[1]):
+    found = listings.blocks_of(README)
+    if not found or not ENABLE.search(found[0]):
         raise SystemExit(f"{README} has no example that turns LMS on")
-    return found[1]
+    return found[0]
 
 
 def run(row: Row, cap: int) -> dict[str, str]:

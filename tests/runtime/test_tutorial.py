@@ -16,25 +16,29 @@ from releases import since
 
 pytestmark = pytest.mark.any_tag
 
-PAGE = HERE.parent.parent / "docs/tutorial.md"
+sys.path.append(str(HERE.parent / "commands"))
+
+import listings  # noqa: E402
+
+PAGE = "docs/tutorial.md"
 SMALLER = (
     ("MEMORY = 1 << 30", "MEMORY = 24 << 20"),
     ("LAYERS, WIDTH, BATCH = 24, 1024, 16384", "LAYERS, WIDTH, BATCH = 24, 128, 2048"),
 )
 CAP = re.compile(r"^torch\.cuda\.set_per_process_memory_fraction.*\n", re.MULTILINE)
-IMPORTS = "from torch import nn\n"
 
 
 @pytest.fixture(scope="module")
-def blocks() -> list[str]:
-    """The program, and the lines that the page adds to it, in their order."""
-    program, *more = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+def fit() -> list[str]:
+    """The program without LMS, and with it."""
+    return [smaller(program) for program in listings.fit()]
+
+
+def smaller(program: str) -> str:
     for old, new in SMALLER:
         assert program.count(old) == 1
         program = program.replace(old, new)
-    assert len(more) == 3
-    assert IMPORTS in program
-    return [program, *more]
+    return program
 
 
 def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
@@ -55,23 +59,22 @@ def losses(result: subprocess.CompletedProcess[str]) -> list[str]:
     return found
 
 
-def test_it_runs_out_of_memory(tmp_path: Path, blocks: list[str]) -> None:
-    result = run(tmp_path, blocks[0])
+def test_it_runs_out_of_memory(tmp_path: Path, fit: list[str]) -> None:
+    result = run(tmp_path, fit[0])
     assert result.returncode == 1
     assert "CUDA out of memory. Tried to allocate" in result.stderr
-    shown = re.findall(
-        r"^    (Large Model Support .*)\n    (.*)", PAGE.read_text("utf-8"), re.MULTILINE
-    )
+    page = (listings.ROOT / PAGE).read_text("utf-8")
+    shown = re.findall(r"^    (Large Model Support .*)\n    (.*)", page, re.MULTILINE)
     assert len(shown) == 1
     assert " ".join(shown[0]) in result.stderr
 
 
 @simulated  # real libraries and segments need more than the tests' share of the memory
 @since((2, 1), "hooks of all optimizers")
-def test_it_trains_with_lms_and_is_drawn(tmp_path: Path, blocks: list[str]) -> None:
-    program, enable, explain, plot = blocks
-    with_lms = run(tmp_path, program.replace(IMPORTS, IMPORTS + enable) + explain + plot)
-    in_memory = run(tmp_path, CAP.sub("", program))
+def test_it_trains_with_lms_and_is_drawn(tmp_path: Path, fit: list[str]) -> None:
+    _, _, explain, plot = listings.blocks_of(PAGE)
+    with_lms = run(tmp_path, fit[1] + explain + plot)
+    in_memory = run(tmp_path, CAP.sub("", fit[0]))
     assert losses(with_lms) == losses(in_memory)
     assert "LMS pages out:" in with_lms.stdout
     assert "<html" in (tmp_path / "iteration.html").read_text("utf-8")

@@ -397,8 +397,9 @@ int lms_checks(int device, const char** why) {
     const Lock lock;
     if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
       const c10::cuda::CUDAGuard guard(pager->device);
-      pager->mover.supply().prepare_kernels();
-      reason = pager->mover.supply().checks() ? "" : pager->mover.supply().why_no_checks();
+      Supply& supply = pager->mover.supply();
+      supply.prepare_kernels();
+      reason = supply.checks() ? "" : supply.why_no_checks();
     } else {
       reason.clear();
     }

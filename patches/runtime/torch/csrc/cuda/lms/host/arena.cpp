@@ -329,7 +329,7 @@ void Arena::pin_ahead(size_t bytes, size_t coming) {
   }
 }
 
-// Takes over the pinner's slab, which must be ready. Returns false if it could not be pinned.
+// Takes over the pinner's slab, which must be ready, if it could be pinned.
 void Arena::take_over() {
   const size_t bytes = pinner_.bytes();
   if (std::unique_ptr<Slab> slab = pinner_.finish()) {
