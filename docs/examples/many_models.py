@@ -4,7 +4,7 @@
     python many_models.py --arch resnet152 --image-size 4000 --no-lms
     python many_models.py --arch vit_l_16 --image-size 512 -b 64 --limit 12 --plot vit.html
     python many_models.py --arch convnext_base --find-largest batch-size
-    torchrun --nproc-per-node=2 many_models.py --arch densenet201 -b 256
+    torchrun --nproc-per-node=2 many_models.py --arch densenet201 -b 64
 
 Each run writes ARCH-SIZE.csv, with a row for each step, and adds a row to ARCH-summary.csv. A model
 is a name that torchvision or timm knows, for classification or segmentation, or MODULE:FUNCTION.

@@ -36,8 +36,8 @@ class Part:
 PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
 SUITE = (*PYTEST, "tests/suite", "-k")
 HALF = "without_fragments or within_the_limit"
-RUNTIME = Part(command=(*PYTEST, "tests/runtime"), seconds=480)
-OPINFO = Part(command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"), seconds=300)
+RUNTIME = Part(command=(*PYTEST, "tests/runtime"), seconds=900)
+OPINFO = Part(command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"), seconds=600)
 MEMCHECK = Part(
     command=("tests/gpu/writer.py", "--steps", "60"),
     seconds=300,
@@ -48,11 +48,11 @@ PARTS = {
     "runtime": RUNTIME,
     "runtime_compressed": dataclasses.replace(RUNTIME, compressed=True),
     "tests": Part(
-        command=(*PYTEST, "tests/gpu", "--ignore=tests/gpu/test_distributed.py"), seconds=480
+        command=(*PYTEST, "tests/gpu", "--ignore=tests/gpu/test_distributed.py"), seconds=900
     ),
     "suite_1": Part(command=(*SUITE, HALF), seconds=480),
     "suite_2": Part(command=(*SUITE, f"not ({HALF})"), seconds=480),
-    "writer": Part(command=("tests/gpu/writer.py",), seconds=540),
+    "writer": Part(command=("tests/gpu/writer.py",), seconds=900),
     "opinfo": OPINFO,
     "opinfo_compressed": dataclasses.replace(OPINFO, compressed=True),
     "memcheck": MEMCHECK,
@@ -73,6 +73,7 @@ PARTS = {
         seconds=300,
         alone=True,
     ),
+    "link": Part(command=("tests/gpu/link.py", "--out", "{out}"), seconds=180, alone=True),
     "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300, alone=True),
     "planned": Part(
         command=("tests/gpu/planned.py", "--out", "{out}", "--modes", "planned"),

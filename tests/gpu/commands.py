@@ -1,6 +1,6 @@
 """Runs commands that the documentation shows on real GPUs, as they are printed.
 
-    python tests/gpu/commands.py --out DIR [--pages PAGE ...]
+    python tests/gpu/commands.py --out DIR [--pages PAGE ...] [--matching REGEX]
 
 needs a torch with Large Model Support, torchvision, transformers and rich. Commands for two GPUs
 need two, or they are left out. tests/commands runs all commands of all pages on a simulated device,
@@ -60,9 +60,10 @@ class Row:
         }
 
 
-def commands(page: str, devices: int) -> list[pages.Command]:
+def commands(page: str, devices: int, matching: str) -> list[pages.Command]:
     """The page's programs that this machine can run."""
     found = [command for command in pages.commands_of(page) if PROGRAM.match(command.text)]
+    found = [command for command in found if re.search(matching, command.text)]
     return [c for c in found if devices > 1 or not re.search(r"nproc-per-node[ =]2", c.text)]
 
 
@@ -111,6 +112,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--pages", nargs="+", default=PAGES, choices=PAGES, metavar="PAGE")
+    parser.add_argument("--matching", default="", metavar="REGEX", help="only these commands")
     arguments = parser.parse_args()
     import torch
 
@@ -118,7 +120,9 @@ def main() -> int:
     for page in arguments.pages:
         folder = arguments.out / Path(page).parent.name / Path(page).stem
         prepare(page, folder)
-        for number, command in enumerate(commands(page, torch.cuda.device_count())):
+        for number, command in enumerate(
+            commands(page, torch.cuda.device_count(), arguments.matching)
+        ):
             rows.append(run(command, folder, number))
         report.write(
             arguments.out,
