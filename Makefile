@@ -1,5 +1,5 @@
-# Every target sets up what it needs in .venv; nothing else has to be installed first but
-# Python 3.10 or later, git and g++.
+# Every target makes .venv itself. wheel, conda, test and lint need Python 3.10 or later, git, make and
+# g++; what other targets need is in CONTRIBUTING.md and ci/README.md.
 
 PYTHON ?= python3
 TAG    ?=
@@ -20,8 +20,8 @@ help: ## Show this list
 wheel: $(VENV)/.installed ## Build torch with Large Model Support into dist/ (TAG=... for another release)
 	$(BIN)/lmsbuild wheel $(TAG) --out "$(OUT)"
 
-conda: $(VENV)/.installed-conda ## Build torch-lms for conda's PyTorch, into the channel dist/channel (TAG=... for one release)
-	$(BIN)/lmsbuild conda --addon $(TAG) --out "$(OUT)"
+conda: $(VENV)/.installed-conda ## Build torch-lms for conda's PyTorch, into the channel dist/channel (TAG=... for one release; ARGS="--build-number 1" to build again)
+	$(BIN)/lmsbuild conda --addon $(TAG) --out "$(OUT)" $(ARGS)
 	$(BIN)/lmsbuild channel add "$(OUT)/channel" "$(OUT)"/linux-*/torch-lms-*.conda
 
 release: $(VENV)/.installed-conda ## Build, verify, test and index every tag, architecture and Python (ARGS="--tag TAG")
@@ -84,7 +84,7 @@ format: $(VENV)/.installed-dev ## Bring Python and C++ into the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-clean: ## Remove what the other targets made
+clean: ## Remove .venv, build (with build/release) and caches of tools; dist stays
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -2,7 +2,7 @@
 
     python ci/release.py --dry-run             # print what would be done, and why
     python ci/release.py                       # do it, into build/release
-    python ci/release.py --tag v9.1.0 --arch x86_64
+    python ci/release.py --tag TAG --arch x86_64
     python ci/release.py --gpg-key KEY         # also sign the checksums
 
 It can be run again: what was finished and verified at this commit is not done again, and a file
@@ -220,7 +220,10 @@ def main(arguments: Sequence[str], lmsbuild: Sequence[str] = LMSBUILD) -> int:
         print("\n".join(plan.table(found)), flush=True)
         artifacts = [step.artifact for step in found if step.action in (BUILD, DONE)]
         if not artifacts:
-            raise ReleaseError("nothing of what was chosen can be built")
+            raise ReleaseError(
+                "nothing of what was chosen can be built; --dry-run without other options lists"
+                " what can"
+            )
         if options.dry_run:
             return 0
         if not (len(commit) == 40 or options.allow_changes):

@@ -173,14 +173,13 @@ def matrix(steps: Sequence[Step], running: str) -> dict[str, list[dict[str, str]
         made = step.artifact
         name = (made.wheel if made.is_conda else made).name
         arguments = f"--arch {made.architecture}"
-        if made.kind in (ADDON, ADDON_CONDA):
-            arguments += f" --kind {ADDON} --kind {ADDON_CONDA}"
-        else:
+        if made.tag:
             arguments += f" --tag {made.tag} --python {made.python}"
-        jobs[name] = {
+        job = {
             "name": name,
             "arguments": arguments,
             "architecture": made.architecture,
             "python": made.python or running,
         }
+        jobs.setdefault(name, job)["arguments"] += f" --kind {made.kind}"
     return {"include": list(jobs.values())}

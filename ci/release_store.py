@@ -80,7 +80,7 @@ class Store:
         """The file of a finished artifact. Raises ReleaseError if there is none."""
         record = self.record(artifact)
         if record is None:
-            raise ReleaseError(f"{artifact.name} is not there")
+            raise ReleaseError(f"{artifact.name} is not built; build it first, or leave out --kind")
         return self.site / next(iter(record.files))
 
     def sha256(self, artifact: Artifact) -> str:

@@ -185,10 +185,15 @@ def _library(told: Mapping[str, Any], registry: Registry) -> Iterator[Finding]:
 def _how_to_get(torch: Mapping[str, Any], registry: Registry) -> str:
     version = str(torch["version"]).partition("+")[0]
     try:
-        name = registry.get(version).name
+        tag = registry.get(version)
     except UnknownTagError as error:
         return f"this torch has none; {error}"
-    return f"this torch has none; build one that has: lmsbuild wheel {name}"
+    if "graft" not in tag.strategies:
+        return "this torch has none; build one that has, from source (docs/v1.md)"
+    return (
+        "this torch has none; add it with `lmsbuild overlay`, or build one that has:"
+        f" lmsbuild wheel {tag.name}"
+    )
 
 
 def _device(told: Mapping[str, Any]) -> Iterator[Finding]:

@@ -253,7 +253,11 @@ class CondaError(InputError):
 
 
 class PackagerError(MissingError):
-    """What makes or indexes conda packages is not installed, or failed."""
+    """What makes or indexes conda packages is not installed."""
+
+
+class PackagingError(BuildError):
+    """A conda package cannot be made, or a channel cannot be indexed."""
 
 
 class ChannelError(InputError):

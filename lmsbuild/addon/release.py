@@ -52,7 +52,7 @@ def check(tag: Tag, architecture: str) -> None:
 
 def _problem(tag: Tag, architecture: str) -> str:
     if "graft" not in tag.strategies:
-        return "there, LMS is inside of PyTorch's own libraries; see `lmsbuild wheel`"
+        return "there, LMS is inside of PyTorch's own libraries; build it from source (docs/v1.md)"
     if Version(tag.version) < LOADS_PACKAGES:
         return f"PyTorch loads no such package before {LOADS_PACKAGES}; take `lmsbuild wheel`"
     if tag.variant:

@@ -14,6 +14,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild.architecture import architecture as architecture_of
+from lmsbuild.conda import extra
 from lmsbuild.errors import (
     DamagedWheelError,
     ForeignWheelError,
@@ -225,7 +226,7 @@ def _members(path: Path, component: str) -> Iterator[tuple[tarfile.TarFile, tarf
         from conda_package_streaming.package_streaming import stream_conda_component
     except ImportError as error:
         raise ToolMissingError(
-            "conda packages need conda-package-streaming; run: pip install 'lmsbuild[conda]'"
+            f"conda packages need conda-package-streaming; {extra.HOW}"
         ) from error
     if not path.is_file():
         raise ForeignWheelError(f"{path}: no such file")

@@ -18,7 +18,7 @@ from lmsbuild.errors import (
     ChangedPackageError,
     ChannelError,
     FileAccessError,
-    PackagerError,
+    PackagingError,
     StaleIndexError,
 )
 from lmsbuild.tools import lock
@@ -88,7 +88,7 @@ class Channel:
                 its files are not those that it describes. Nothing is added.
             ChangedPackageError: the channel has another package of this name. Nothing is added.
             BusyError: another lmsbuild is using the channel.
-            PackagerError: as index().
+            PackagerError, PackagingError: as index().
         """
         targets = {path: self._place(path) for path in packages}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,8 @@ class Channel:
         Raises:
             ChannelError: there is no such folder, or a file in it is not a conda package.
             BusyError: another lmsbuild is using the channel.
-            PackagerError: py-rattler is not installed, or failed.
+            PackagerError: py-rattler is not installed.
+            PackagingError: py-rattler failed.
         """
         self._require_folder()
         for path in self._files():
@@ -266,7 +267,7 @@ class Channel:
         subdir.mkdir(exist_ok=True)
         fresh = {path.name for path in made.iterdir() if not path.name.endswith(ENDING)}
         if INDEX not in fresh:
-            raise PackagerError(f"py-rattler made no index of {subdir.name}; report it")
+            raise PackagingError(f"py-rattler made no index of {subdir.name}; report it")
         # The plain index last: it is what `problems` compares.
         for name in sorted(fresh, key=lambda name: name == INDEX):
             os.replace(made / name, subdir / name)
@@ -290,7 +291,7 @@ def _run(index_fs: Any, folder: Path) -> None:
     except OSError:
         raise
     except Exception as error:  # rattler's own classes, without a common base
-        raise PackagerError(f"py-rattler cannot index the channel ({error})") from error
+        raise PackagingError(f"py-rattler cannot index the channel ({error})") from error
 
 
 def _link(source: Path, target: Path) -> None:

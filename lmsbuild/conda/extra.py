@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from lmsbuild.errors import PackagerError
+
+HOW = f"run: {sys.executable} -m pip install '.[conda]' in a checkout of lmsbuild"
 
 
 def require(module: str) -> Any:
@@ -14,7 +17,6 @@ def require(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise PackagerError(
-            f"conda packages need {module}, which is not installed; "
-            "run: python -m pip install 'lmsbuild[conda]'",
+            f"conda packages need {module}, which is not installed; {HOW}",
             detail=str(error),
         ) from error

@@ -187,7 +187,10 @@ def _conda_specifier(part: Specifier, name: str) -> str:
         upper = (*upper, 0) if len(upper) == 1 else upper
         return f">={version},<{'.'.join(map(str, upper))}a0"
     if part.operator == "===" or (part.operator == "!=" and version.endswith(".*")):
-        raise CondaError(f"the wheel requires {name}{part}, which has no equivalent in conda")
+        raise CondaError(
+            f"the wheel requires {name}{part}, which has no equivalent in conda;"
+            " make it a range in METADATA"
+        )
     return f"{part.operator}{version}"
 
 

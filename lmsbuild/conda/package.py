@@ -16,7 +16,7 @@ from lmsbuild.addon.verify import is_addon
 from lmsbuild.conda import addon, extra, package_file, recipe
 from lmsbuild.conda.metadata import Metadata, metadata_of
 from lmsbuild.conda.stage import licenses, stage
-from lmsbuild.errors import DamagedWheelError, PackagerError, TargetExistsError
+from lmsbuild.errors import DamagedWheelError, PackagerError, PackagingError, TargetExistsError
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.cache import scratch
@@ -166,7 +166,10 @@ def require_packager(packager: Packager) -> None:
 
 
 def render(folder: Path, subdir: str) -> Any:
-    """recipe.yaml, rendered by rattler-build (a Stage1Recipe). Raises PackagerError."""
+    """recipe.yaml, rendered by rattler-build (a Stage1Recipe).
+
+    Raises PackagerError, PackagingError.
+    """
     rattler = extra.require("rattler_build")
     platform = rattler.PlatformConfig(target_platform=subdir)
     try:
@@ -174,7 +177,7 @@ def render(folder: Path, subdir: str) -> Any:
             rattler.VariantConfig(), rattler.RenderConfig(platform=platform)
         )
     except rattler.RattlerBuildError as error:
-        raise PackagerError(
+        raise PackagingError(
             f"rattler-build cannot read {recipe.RATTLER_BUILD} ({error})"
         ) from error
     return found[0].recipe
@@ -227,7 +230,7 @@ def _with_rattler_build(folder: Path, metadata: Metadata, out: Path) -> Path:
             timestamp=datetime.datetime.fromtimestamp(metadata.timestamp, datetime.timezone.utc),
         )
     except rattler.RattlerBuildError as error:
-        raise PackagerError(f"rattler-build failed ({error})") from error
+        raise PackagingError(f"rattler-build failed ({error})") from error
     times = build.get("variant", {}).get("down_prioritize_variant", 0)
     features = " ".join(f"{rendered.package.name}-p-{number}" for number in range(times))
 
@@ -257,7 +260,7 @@ def _with_conda_build(folder: Path, metadata: Metadata, out: Path) -> Path:
     found = sorted((out / metadata.subdir).glob(f"{metadata.stem}{package_file.ENDING}"))
     if result.returncode or not found:
         lines = [line for line in (result.stderr or result.stdout).splitlines() if line.strip()]
-        raise PackagerError(
+        raise PackagingError(
             f"conda-build failed: {(lines or ['it wrote no package'])[-1].strip()[:200]}",
             detail=result.stdout + result.stderr,
         )

@@ -96,7 +96,7 @@ def _listed(text: str) -> list[str]:
 def _names(listing: Path) -> list[str]:
     names = _listed(_read(listing))
     if not names:
-        raise SeriesError(f"{listing}: lists no hook")
+        raise SeriesError(f"{listing}: lists no hook; write the names of the hooks into it")
     for name in names:
         if Path(name).name != name:
             raise SeriesError(f"{listing}: {name!r} is not the name of a file beside it")

@@ -149,7 +149,9 @@ def hooks_in(request: PortRequest, tag: Tag) -> tuple[Mail, ...]:
             raise _conflict(repo, request, tag, "")
         stack = find_stack(repo, request.work)
         if stack.tag != tag.name:
-            raise NotAppliedError(f"{request.work} is a port to {stack.tag}, not to {tag.name}")
+            raise NotAppliedError(
+                f"{request.work} is a port to {stack.tag}, not to {tag.name}; name another --work"
+            )
         known = runtime_files(request.patches, request.old.variant)
         own = runtime_paths(repo, stack, set(known))
         return hooks_of(repo, stack, load_hooks(request.old, request.patches), own)

@@ -129,7 +129,9 @@ def largest_value(
 
     first = at(values[0], len(values).bit_length())
     if first.simulation is None:
-        raise ProgramError(f"not even {values[0]} fits: {first.problem}")
+        raise ProgramError(
+            f"not even {values[0]} fits: {first.problem}; give a lower --low, or more GPU memory"
+        )
     best = _last(len(values), lambda i, left: at(values[i], left).simulation is not None)
     if best == len(values) - 1 and len(values) > 1:
         raise ProgramError(

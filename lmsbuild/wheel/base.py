@@ -96,19 +96,25 @@ def identify(path: Path) -> BaseWheel:
             "that it was published under"
         ) from error
     if name != PROJECT:
-        raise ForeignWheelError(f"{path.name} is a wheel of {name}, not of {PROJECT}")
+        raise ForeignWheelError(
+            f"{path.name} is a wheel of {name}, not of {PROJECT}; give one of {PROJECT}"
+        )
     with integrity.open_wheel(path) as wheel:
         folder = integrity.dist_info(wheel)
         metadata = HeaderParser().parsestr(integrity.read_text(wheel, f"{folder}/METADATA"))
     if metadata["Name"] != PROJECT:
-        raise ForeignWheelError(f"{path.name} is a wheel of {metadata['Name']}, not of {PROJECT}")
+        raise ForeignWheelError(
+            f"{path.name} is a wheel of {metadata['Name']}, not of {PROJECT}; give one of {PROJECT}"
+        )
     try:
         version = Version(metadata["Version"] or "")
     except InvalidVersion as error:
         raise DamagedWheelError(f"{path.name}: METADATA has no valid version") from error
     python_tag, _, platform_tag = path.stem.split("-")[-3:]
     if not re.fullmatch(r"cp3\d+", python_tag) or f"{python_tag}-{python_tag}-" not in path.name:
-        raise WrongPythonError(f"{path.name} is not for one ordinary CPython version")
+        raise WrongPythonError(
+            f"{path.name} is not for one ordinary CPython version; give one for 3.12, say"
+        )
     return BaseWheel(
         path=path,
         version=version,
@@ -186,7 +192,9 @@ def check_python(name: str, found: str, tag: Tag, wanted: str | None) -> None:
     if wanted is not None and found != wanted:
         raise WrongPythonError(f"{name} is for CPython {found}, not {wanted}; see --python")
     if found not in tag.pythons:
-        raise WrongPythonError(f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {found}")
+        raise WrongPythonError(
+            f"{tag.name} supports CPython {', '.join(tag.pythons)}, not {found}; give one for these"
+        )
 
 
 def _check_target(base: BaseWheel, tag: Tag, architecture: str, python: str | None) -> None:

@@ -79,13 +79,14 @@ def tag_for(installation: Installation, registry: Registry) -> Tag:
     tag = registry.get(installation.version.public)
     if "graft" not in tag.strategies:
         raise OverlayError(
-            f"{tag.name} can only get LMS where it is built from source;"
-            f" run `lmsbuild wheel {tag.name}` to be told how"
+            f"{tag.name} has to be built from source to get LMS;"
+            f" `lmsbuild wheel {tag.name} --strategy source --dry-run` shows how"
         )
     if installation.cuda.split(".")[0] != tag.cuda.split(".")[0]:
         raise OverlayError(
             f"{installation.torch} is built for CUDA {installation.cuda or 'none'},"
-            f" {tag.name} is supported with CUDA {tag.cuda}"
+            f" {tag.name} is supported with CUDA {tag.cuda};"
+            f" install a build for CUDA {tag.cuda.split('.')[0]}"
         )
     abi = compile.cxx11_abi(installation.torch)
     if abi == tag.cxx11_abi:

@@ -85,7 +85,10 @@ def run_suite(
         }
     failed = [f"{name} (pytest says {code})" for name, code in codes.items() if code]
     if failed:
-        raise SuiteError(f"tests fail on {wheel.name}: {', '.join(failed)}")
+        raise SuiteError(
+            f"tests fail on {wheel.name}: {', '.join(failed)}; do not use it, and see pytest's"
+            " output"
+        )
 
 
 def uses_gpu(device: Device) -> bool:

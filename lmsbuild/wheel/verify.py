@@ -98,9 +98,14 @@ def _read(path: Path, wheel: zipfile.ZipFile) -> _Subject:
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
     except (InvalidWheelFilename, InvalidVersion) as error:
-        raise ForeignWheelError(f"{path.name} is not named like a wheel ({error})") from error
+        raise ForeignWheelError(
+            f"{path.name} is not named like a wheel ({error}); give its name back to it"
+        ) from error
     if name != basewheel.PROJECT:
-        raise ForeignWheelError(f"{path.name} is a wheel of {name}, not of {basewheel.PROJECT}")
+        raise ForeignWheelError(
+            f"{path.name} is a wheel of {name}, not of {basewheel.PROJECT}; give one of"
+            f" {basewheel.PROJECT}"
+        )
     folder = integrity.dist_info(wheel)
     origin: Provenance | None = None
     if f"{folder}/{provenance.FILE_NAME}" in wheel.NameToInfo:

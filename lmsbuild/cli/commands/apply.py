@@ -28,7 +28,7 @@ from lmsbuild.registry import Tag, load_registry
     help="Directory to make  [default: the checkout given as source, else ./pytorch-TAG]",
 )
 @click.option("--check", is_flag=True, help="Change nothing; say what would happen.")
-@click.option("--reverse", "backwards", is_flag=True, help="Take the patches back.")
+@click.option("--reverse", "backwards", is_flag=True, help="Remove the patches again.")
 def command(tag: str, source: str | None, into: Path | None, check: bool, backwards: bool) -> None:
     """Apply the patches of TAG to PyTorch's sources, as commits.
 

@@ -92,14 +92,14 @@ def _print_json(channel: Channel) -> None:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on: this machine only, or one of its addresses.",
+    help="Address to listen on; with the default, only this machine can connect.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="0: any that is free.",
+    help="Port to listen on; 0 chooses a free one.",
 )
 def serve(folder: Path, host: str, port: int) -> None:
     """Serve the channel in DIR over HTTP, read-only, until interrupted.

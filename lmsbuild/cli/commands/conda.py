@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from lmsbuild import console
 from lmsbuild.cli.options import architecture_option, python_option
@@ -48,7 +49,12 @@ from lmsbuild.tools.cache_content import in_use
     show_default=True,
     help="What makes the package: py-rattler-build, or the program conda-build.",
 )
-@click.option("--build-number", type=click.IntRange(min=0), help="[default: of the LMS version]")
+@click.option(
+    "--build-number",
+    type=click.IntRange(min=0),
+    help="Raise it to replace a package of the same version in a channel.  [default: 0 for"
+    " torch-lms, else that of the LMS version]",
+)
 @click.option(
     "--recipe",
     type=click.Path(path_type=Path, file_okay=False),
@@ -59,7 +65,8 @@ from lmsbuild.tools.cache_content import in_use
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("dist"),
     show_default=True,
-    help="Folder of the new package, which goes to its linux-64, ….",
+    help="Folder of the new package, which is written to its subfolder for the platform, such as"
+    " linux-64.",
 )
 def command(
     tag: str | None,
@@ -78,10 +85,14 @@ def command(
     Without TAG: of the newest release proven on a GPU. With --addon, or with a wheel of `lmsbuild
     addon`, packages of torch-lms are made, one for each major version of CUDA.
     """
-    if wheel is not None and (tag or python or base):
-        raise click.UsageError("--wheel says tag, Python and base itself: leave them out")
+    context = click.get_current_context()
+    any_arch = context.get_parameter_source("architecture") is not ParameterSource.COMMANDLINE
+    if wheel is not None and (tag or python or base or not any_arch):
+        raise click.UsageError(
+            "--wheel says tag, architecture, Python and base itself: leave them out"
+        )
     if for_addon and (wheel or python or base):
-        raise click.UsageError("--addon is for each Python, and needs no wheel: leave them out")
+        raise click.UsageError("--addon takes no --wheel, --python or --base: leave them out")
     if recipe is None:
         package.require_packager(Packager(packager))  # before a wheel is built for nothing
     cache = default_cache()

@@ -26,7 +26,7 @@ from lmsbuild.wheel.overlay import build_overlay, find_installation, tag_for
     help="The installed torch: …/site-packages/torch.",
 )
 def command(folder: Path, torch: Path) -> None:
-    """Make DIR, which gives LMS to an installed torch when it is on PYTHONPATH.
+    """Make DIR, a folder that adds LMS to an installed torch for programs with DIR on PYTHONPATH.
 
     The installation is not touched, and has to stay where it is.
     """

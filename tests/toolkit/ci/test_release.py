@@ -411,11 +411,15 @@ def test_why_tests_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untested(kind="conda") == untested(kind="addon-conda") == "made from the wheel"
 
 
-def test_the_matrix_has_a_job_for_each_wheel(capsys: pytest.CaptureFixture[str]) -> None:
-    assert release.main(["--matrix", "--out", "nowhere"]) == 0
+@pytest.mark.parametrize("kinds", [(), ("wheel",), ("wheel", "addon")])
+def test_the_matrix_has_a_job_for_each_wheel(
+    kinds: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [option for kind in kinds for option in ("--kind", kind)]
+    assert release.main(["--matrix", "--out", "nowhere", *chosen]) == 0
     jobs = json.loads(capsys.readouterr().out)["include"]
     registry = load_registry()
-    made = list(plan.artifacts(registry, plan.Choice()))
+    made = list(plan.artifacts(registry, plan.Choice(kinds=kinds)))
     assert len(jobs) == sum(not artifact.is_conda for artifact in made)
     assert len(jobs) <= 256  # GitHub's limit
     covered = []

@@ -162,7 +162,14 @@ def test_what_an_addon_has_no_use_for_is_refused(wheel: Path, option: list[str])
     value = [] if len(option) == 2 else [str(wheel)]
     result = CliRunner().invoke(main, ["conda", "--addon", *option, *value])
     assert result.exit_code == 2
-    assert "--addon is for each Python, and needs no wheel" in result.output
+    assert "--addon takes no --wheel, --python or --base" in result.output
+
+
+@pytest.mark.parametrize("option", [["--arch", "aarch64"], ["--python", "3.12"], ["v2.11.0"]])
+def test_what_a_wheel_says_itself_is_refused(wheel: Path, option: list[str]) -> None:
+    result = CliRunner().invoke(main, ["conda", "--wheel", str(wheel), *option])
+    assert result.exit_code == 2
+    assert "--wheel says tag, architecture, Python and base itself" in result.output
 
 
 @dataclass(frozen=True)

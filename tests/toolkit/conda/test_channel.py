@@ -25,7 +25,7 @@ from lmsbuild.errors import (
     BusyError,
     ChangedPackageError,
     ChannelError,
-    PackagerError,
+    PackagingError,
     StaleIndexError,
 )
 from lmsbuild.tools import lock
@@ -195,10 +195,10 @@ def test_a_failure_leaves_the_old_index(
     before = {name: (channel.folder / name).read_bytes() for name in INDEXES}
 
     def fail(_index_fs: Any, _folder: Path) -> None:
-        raise PackagerError("planted")
+        raise PackagingError("planted")
 
     monkeypatch.setattr(channel_module, "_run", fail)
-    with pytest.raises(PackagerError, match="planted"):
+    with pytest.raises(PackagingError, match="planted"):
         channel.index()
     assert {name: (channel.folder / name).read_bytes() for name in INDEXES} == before
     assert not [name for name in names(channel.folder) if "lmsbuild" in name]

@@ -260,7 +260,7 @@ def test_without_the_library_it_says_what_to_install(
         return real(name, *arguments, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ToolMissingError, match=r"pip install 'lmsbuild\[conda\]'"):
+    with pytest.raises(ToolMissingError, match=r"pip install '\.\[conda\]'"):
         condabase.version(write_package(tmp_path / f"{STEM}.conda", files_of(fake)))
 
 

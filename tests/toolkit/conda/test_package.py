@@ -31,6 +31,7 @@ from lmsbuild.errors import (
     CondaError,
     DamagedWheelError,
     PackagerError,
+    PackagingError,
     TargetExistsError,
     WrongPlatformError,
 )
@@ -399,7 +400,7 @@ def test_a_failing_conda_build_leaves_nothing(
     out = tmp_path / "dist"
     arguments = ["conda", "--wheel", str(wheel), "--packager", "conda-build"]
     result = CliRunner().invoke(main, [*arguments, "--out", str(out)])
-    assert result.exit_code == PackagerError.exit_code
+    assert result.exit_code == PackagingError.exit_code
     assert "ValueError: no such thing" in result.output
     assert not list(out.rglob("*.*"))
 
@@ -412,7 +413,7 @@ def test_without_conda_build_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rattler_build", None)
-    with pytest.raises(PackagerError, match=r"lmsbuild\[conda\]"):
+    with pytest.raises(PackagerError, match=r"-m pip install '\.\[conda\]'"):
         require("rattler_build")
 
 

@@ -227,7 +227,7 @@ def test_without_the_extra_it_says_so(channel: Channel, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "werkzeug", None)
     result = CliRunner().invoke(main, ["channel", "serve", str(channel.folder)])
     assert result.exit_code == PackagerError.exit_code
-    assert "lmsbuild[conda]" in result.output
+    assert "pip install '.[conda]'" in " ".join(result.output.split())
 
 
 def test_a_client_that_goes_away_is_no_error(
