@@ -97,7 +97,7 @@ class TestTransformers:
 
         seen: list[dict[str, float]] = []
 
-        def make(*callbacks: Any) -> tuple[Any, list[dict[str, float]]]:
+        def make(*callbacks: Any, **options: Any) -> tuple[Any, list[dict[str, float]]]:
             arguments = transformers.TrainingArguments(
                 output_dir=str(tmp_path),
                 per_device_train_batch_size=1,
@@ -117,6 +117,7 @@ class TestTransformers:
                 args=arguments,
                 train_dataset=Data(),
                 callbacks=[Losses(), *callbacks],
+                **options,
             )
             return trainer, seen
 
@@ -140,6 +141,17 @@ class TestTransformers:
         attach(made, limit=LIMIT)
         made.train()
         assert all("lms/page_out_bytes" in row for row in seen if "loss" in row)
+        assert [round(loss, 4) for loss in plain()] == [
+            round(row["loss"], 4) for row in seen if "loss" in row
+        ]
+
+    def test_an_optimizer_with_an_operator_for_each_parameter(self, trainer: Any) -> None:
+        from torch.cuda.lms.integrations.transformers import LargeModelSupport
+
+        sgd = (torch.optim.SGD, {"lr": 0.1, "foreach": False})
+        made, seen = trainer(LargeModelSupport(limit=LIMIT), optimizer_cls_and_kwargs=sgd)
+        made.train()
+        assert {group["foreach"] for group in made.optimizer.param_groups} == {False}
         assert [round(loss, 4) for loss in plain()] == [
             round(row["loss"], 4) for row in seen if "loss" in row
         ]

@@ -272,8 +272,8 @@ def set_limit_lms(limit):
 
     LMS starts to page out when 95 % of the limit is in use, or up to 99.5 % when it
     follows a plan; the rest is left for fragmentation. The limit is exceeded only
-    when memory that cannot be paged out needs more: what running operators use at
-    once, tensors smaller than ``set_size_lms``, and held tensors.
+    when nothing more can be paged out: what is left is used by running operators,
+    smaller than ``set_size_lms``, or held, or host memory is full.
     ``torch.cuda.lms.explain()`` reports it, and
     ``torch.cuda.lms.stats()["over_limit_count"]`` counts such requests. In
     PyTorch before 1.8 a request can exceed the limit for a moment.
@@ -520,7 +520,7 @@ def record_fake(path, gpu):
             1), and ``seconds`` that an operator takes at least (float).
 
     Raises:
-        RuntimeError: before PyTorch 2.6, or if there were less than two iterations.
+        RuntimeError: before PyTorch 2.6, or if there were fewer than two iterations.
 
     Example::
 
@@ -678,6 +678,7 @@ def set_compression(setting):
 
     Raises:
         ValueError: if ``setting`` is none of these.
+        RuntimeError: if the LMS library is missing or belongs to another build.
     """
     if setting not in _COMPRESSION:
         raise ValueError("setting must be 'auto', 'on' or 'off', not {!r}".format(setting))
@@ -1519,7 +1520,7 @@ def explain(device=None):
     if values["lms.over_limit_count"]:
         found.append(
             "The limit gave way {} times, by at most {}: running operators, and memory that cannot "
-            "be paged out, needed more.".format(
+            "be paged out, needed more, or host memory was full.".format(
                 values["lms.over_limit_count"], _words(values["lms.over_limit_bytes_peak"])
             )
         )

@@ -99,10 +99,10 @@ class Recorder:
         r"""The last iteration and the blocks that lived before it: names, events and small bytes.
 
         Raises:
-            ValueError: there were less than two steps.
+            ValueError: there were fewer than two steps.
         """
         if len(self._steps) < 2:
-            raise ValueError("less than two iterations")
+            raise ValueError("fewer than two iterations")
         (begin, small), (end, _) = self._steps[-2:]
         living = {}
         for kind, block, value, *_ in self._events[:begin]:
