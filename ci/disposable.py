@@ -33,10 +33,10 @@ class DisposableTorch:
         ask = (
             "import importlib.util as u, runpy;"
             "p = u.find_spec('torch').submodule_search_locations[0];"
-            "print(p, runpy.run_path(p + '/version.py')['__version__'])"
+            "print(p); print(runpy.run_path(p + '/version.py')['__version__'])"
         )
         told = subprocess.run([python, "-c", ask], check=True, stdout=subprocess.PIPE, text=True)
-        folder, release = told.stdout.split()
+        folder, release = told.stdout.splitlines()
         torch = Path(folder)
         self.tag = load_registry().get(release.split("+")[0])
         self._compiler = find_compiler(platform.machine())

@@ -22,7 +22,7 @@ from lmsbuild.addon.metadata import (
 )
 from lmsbuild.addon.release import RELEASE_FILE
 from lmsbuild.addon.sbom import MEMBER
-from lmsbuild.errors import RegistryError
+from lmsbuild.errors import DamagedWheelError, RegistryError
 from lmsbuild.native import manylinux
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.tools import elf
@@ -84,7 +84,12 @@ def verify_addon(path: Path, advance: Callable[[int], None] | None = None) -> li
 
 
 def _check(name: str, detail: str, problems: Iterator[str]) -> Check:
-    return Check(name=name, detail=detail, problems=list(problems))
+    found: list[str] = []
+    try:
+        found += problems
+    except DamagedWheelError as error:  # a member cannot be read
+        found.append(str(error))
+    return Check(name=name, detail=detail, problems=found)
 
 
 def _files(subject: _Subject) -> Iterator[str]:
@@ -93,7 +98,10 @@ def _files(subject: _Subject) -> Iterator[str]:
         if not name.startswith((f"{PACKAGE}/", f"{DIST_INFO}/")):
             yield f"{name} does not belong into {PROJECT}"
     name = f"{DIST_INFO}/entry_points.txt"
-    if name not in subject.wheel.NameToInfo or subject.wheel.read(name) != ENTRY_POINTS.encode():
+    if (
+        name not in subject.wheel.NameToInfo
+        or integrity.read(subject.wheel, name) != ENTRY_POINTS.encode()
+    ):
         yield f"{name} does not name {PACKAGE}"
     if not subject.versions:
         yield "it has no library for any release"
@@ -114,7 +122,7 @@ def _sbom(subject: _Subject) -> Iterator[str]:
     """One that was made before there was a bill has none."""
     if MEMBER in subject.wheel.NameToInfo:
         hashes = {row.path: row.hexdigest for row in integrity.read_record(subject.wheel)}
-        yield from sbom.problems(subject.wheel.read(MEMBER), subject.version, "", hashes)
+        yield from sbom.problems(integrity.read(subject.wheel, MEMBER), subject.version, "", hashes)
 
 
 def _edits(subject: _Subject) -> Iterator[str]:
@@ -165,11 +173,11 @@ def _api(subject: _Subject) -> Iterator[str]:
         yield f"{_API_MODULE} is missing"
         return
     try:
-        yield from api_problems(ast.parse(subject.wheel.read(_API_MODULE)))
+        yield from api_problems(ast.parse(integrity.read(subject.wheel, _API_MODULE)))
     except (SyntaxError, ValueError) as error:
         yield f"{_API_MODULE} cannot be read: {error}"
 
 
 def _read(subject: _Subject, version: str, name: str) -> bytes:
     member = f"{RELEASES}/{version}/{name}"
-    return subject.wheel.read(member) if member in subject.wheel.NameToInfo else b""
+    return integrity.read(subject.wheel, member) if member in subject.wheel.NameToInfo else b""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import lzma
 import re
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +22,8 @@ from lmsbuild.tools import git
 from lmsbuild.tools.clone import clone
 
 VERSION_FILE = "version.txt"
+_CHUNK = 1 << 20  # bytes
+_DAMAGE = (zlib.error, lzma.LZMAError)  # what tarfile lets through
 # Where the version was before 1.4.
 SETUP_FILE = "setup.py"
 _SETUP_VERSION = re.compile(r"^version = '([^']+)'$", re.MULTILINE)
@@ -68,7 +72,7 @@ def classify(text: str) -> Source:
         with git.opened(path) as repo:
             return Source(text=text, kind=Kind.BARE if repo.bare else Kind.CHECKOUT)
     if path.is_file():
-        if not tarfile.is_tarfile(path):
+        if not _is_tarball(path):
             raise SourceError(f"{path} is not a readable tarball; download it again")
         return Source(text=text, kind=Kind.TARBALL)
     if "://" in text or _SCP_LIKE.match(text):
@@ -132,9 +136,12 @@ def unpack(tarball: Path, into: Path) -> None:
                 inner = _inner(member, tarball)
                 if inner is not None:
                     archive.extract(inner, into, filter="data")
+            # tarfile stops before the checksum of what is compressed.
+            while archive.fileobj is not None and archive.fileobj.read(_CHUNK):
+                pass
     except tarfile.FilterError as error:
         raise UnsafeMemberError(f"{tarball}: {error}; do not use this file") from error
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except (tarfile.TarError, EOFError, ValueError, *_DAMAGE) as error:
         raise _damaged(tarball, error) from error
     except OSError as error:
         # Decompressors report damage as OSError without an errno; the disk's errors have one.
@@ -143,6 +150,13 @@ def unpack(tarball: Path, into: Path) -> None:
         raise
     if _version(lambda name: _text(into / name)) is None:
         raise SourceError(f"{tarball} holds no {VERSION_FILE}: it is not PyTorch's sources")
+
+
+def _is_tarball(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (EOFError, *_DAMAGE):
+        return False
 
 
 def _damaged(tarball: Path, error: Exception) -> SourceError:

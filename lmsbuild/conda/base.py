@@ -210,14 +210,26 @@ def _extract(path: Path, component: str, folder: Path) -> list[tarfile.TarInfo]:
             "this Python cannot unpack packages safely; use 3.10.12, 3.11.4 or a later one"
         )
     found = []
+    damage: tuple[type[Exception], ...] = (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+    )
     try:
         for tar, member in _members(path, component):
             tar.extract(member, folder, filter="tar")
             found.append(member)
     except tarfile.FilterError as error:
         raise UnsafeMemberError(f"{path.name}: {error}; do not use this file") from error
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except damage as error:
         raise DamagedWheelError(f"{path.name} cannot be unpacked ({error})") from error
+    except Exception as error:
+        # Those of zstd: conda-package-streaming takes one of several libraries. And OSErrors
+        # without a number are decompressors', not the disk's.
+        if type(error).__name__ == "ZstdError" or getattr(error, "errno", 0) is None:
+            raise DamagedWheelError(f"{path.name} cannot be unpacked ({error})") from error
+        raise
     return found
 
 

@@ -24,7 +24,7 @@ from lmsbuild.errors import (
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft
 from lmsbuild.tools.cache import sha256_of
-from lmsbuild.tools.hashes import Hashes
+from lmsbuild.tools.hashes import Hashes, once
 
 INDEX = "repodata.json"
 ALL_SUBDIRS = (*SUBDIRS.values(), NOARCH)
@@ -90,7 +90,7 @@ class Channel:
             BusyError: another lmsbuild is using the channel.
             PackagerError, PackagingError: as index().
         """
-        targets = {path: self._place(path) for path in packages}
+        targets = once({path: self._place(path) for path in packages})
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
             new = {path: to for path, to in targets.items() if not self._has(path, to, say)}

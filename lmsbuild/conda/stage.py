@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from lmsbuild.conda.libraries import is_library_requirement
 from lmsbuild.errors import CondaError, DamagedWheelError
 from lmsbuild.tools import zipcopy
-from lmsbuild.wheel import integrity, record
+from lmsbuild.wheel import integrity, markers, record
 from lmsbuild.wheel.base import BaseWheel
 
 INSTALLER = b"conda"  # as conda-build writes it
@@ -93,17 +93,7 @@ def requirements_of(wheel: BaseWheel) -> tuple[dict[str, str], list[Requirement]
     """
     with integrity.open_wheel(wheel.path) as packed:
         header = HeaderParser().parsestr(integrity.read_text(packed, f"{wheel.dist_info}/METADATA"))
-    environment = {
-        "extra": "",
-        "implementation_name": "cpython",
-        "os_name": "posix",
-        "platform_machine": wheel.architecture,
-        "platform_python_implementation": "CPython",
-        "platform_system": "Linux",
-        "python_full_version": f"{wheel.python}.0",
-        "python_version": wheel.python,
-        "sys_platform": "linux",
-    }
+    environment = markers.environment(wheel.python, wheel.architecture)
     found = []
     for line in header.get_all("Requires-Dist") or []:
         try:

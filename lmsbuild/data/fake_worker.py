@@ -18,7 +18,9 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     runtime, name = sys.argv[1:]
-    sys.path.insert(0, os.getcwd())
+    # Modules beside this file are not the program's.
+    beside = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [os.getcwd()] + [p for p in sys.path if os.path.abspath(p) != beside]
     for line in sys.stdin:
         try:
             answer = _answer(runtime, name, json.loads(line))

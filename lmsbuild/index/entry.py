@@ -66,8 +66,8 @@ def read_metadata(path: Path) -> bytes:
     name, version = name_of(path)
     try:
         with integrity.open_wheel(path) as wheel:
-            metadata = wheel.read(f"{integrity.dist_info(wheel)}/METADATA")
-    except (LmsbuildError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+            metadata = integrity.read(wheel, f"{integrity.dist_info(wheel)}/METADATA")
+    except (LmsbuildError, zipfile.BadZipFile, EOFError) as error:
         raise WheelIndexError(f"{path.name} is no wheel: {error}") from error
     header = BytesHeaderParser().parsebytes(metadata)
     found_name, found_version = str(header["Name"]), str(header["Version"])

@@ -16,7 +16,7 @@ from lmsbuild.index import pages
 from lmsbuild.index.entry import ENDING, METADATA_ENDING, Entry, name_of, read_entry, read_metadata
 from lmsbuild.tools import lock
 from lmsbuild.tools.atomic import draft, remove_drafts, write_bytes
-from lmsbuild.tools.hashes import Hashes
+from lmsbuild.tools.hashes import Hashes, once
 from lmsbuild.tools.report import Report, counter
 
 SIMPLE = "simple"
@@ -51,7 +51,7 @@ class PackageIndex:
             ChangedPackageError: the folder has another wheel of this name. Nothing is added.
             BusyError: another lmsbuild is working in the folder.
         """
-        targets = {path: self.folder / path.name for path in wheels}
+        targets = once({path: self.folder / path.name for path in wheels})
         for path in targets:
             read_metadata(path)
         self.folder.mkdir(parents=True, exist_ok=True)

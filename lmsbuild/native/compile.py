@@ -13,7 +13,7 @@ from pathlib import Path
 from lmsbuild import console
 from lmsbuild.errors import CompileError, ForeignWheelError, HeadersError, SeriesError
 from lmsbuild.native import link_stubs, manylinux
-from lmsbuild.native.link_stubs import shim_dir
+from lmsbuild.native.link_stubs import shim_dir, version_script
 from lmsbuild.native.manylinux import ManylinuxPolicy
 from lmsbuild.native.toolchain import Compiler
 from lmsbuild.registry import Tag
@@ -151,7 +151,7 @@ def build_seam(
     link = [
         *(*compiler.command, "-shared", "-o", str(library), *map(str, objects)),
         f"-Wl,-soname,{SEAM}",
-        f"-Wl,--version-script,{inputs.runtime / SEAM_SOURCES / 'exports.map'}",
+        *version_script(inputs.runtime / SEAM_SOURCES / "exports.map"),
         *_LINK_FLAGS,
         *_system_libraries(compiler, policy, folder / "seam" / "stubs"),
         "-Wl,-s",
@@ -301,7 +301,7 @@ def _link_command(
         *(str(lib / name) for name in TORCH_LIBRARIES),
         str(runtime),
         f"-Wl,-soname,{LIBRARY}",
-        f"-Wl,--version-script,{exports}",
+        *version_script(exports),
         *_LINK_FLAGS,
         # torch's own libraries need others (cuDNN, NCCL), which are not here.
         "-Wl,--allow-shlib-undefined",

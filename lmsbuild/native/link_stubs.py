@@ -26,6 +26,11 @@ from lmsbuild.tools import elf
 _ARCHIVES = ("libgcc.a", "libc_nonshared.a")
 
 
+def version_script(path: Path) -> tuple[str, ...]:
+    """Arguments for a compiler. -Wl would split the path at a comma."""
+    return "-Xlinker", "--version-script", "-Xlinker", str(path)
+
+
 def shim_dir() -> Path:
     """Folder of headers that are searched before the system's."""
     return data_file("shim/compat.cpp").parent
@@ -116,7 +121,7 @@ def _assemble(
         str(out),
         str(source),
         f"-Wl,-soname,{soname}",
-        f"-Wl,--version-script,{script}",
+        *version_script(script),
     ]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:

@@ -30,7 +30,10 @@ def find_compiler(machine: str) -> Compiler:
         MissingCompilerError: there is no compiler, or CXX compiles for another architecture.
     """
     asked = os.environ.get("CXX")
-    command = tuple(shlex.split(asked)) if asked else (_default_name(machine),)
+    try:
+        command = tuple(shlex.split(asked)) if asked else (_default_name(machine),)
+    except ValueError as error:
+        raise MissingCompilerError(f"CXX is no command ({error}): {asked}") from error
     if not command or shutil.which(command[0]) is None:
         raise MissingCompilerError(
             f"no C++ compiler: {command[0] if command else 'CXX'} is not on PATH; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
@@ -61,7 +62,8 @@ class FakeProgram:
         assert self._process.stdout is not None
         self._process.kill()
         self._process.wait()
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):  # what was not written yet
+            self._process.stdin.close()
         self._process.stdout.close()
         self._said.close()
 

@@ -7,13 +7,14 @@ import dataclasses
 import hashlib
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lmsbuild.errors import CompileError, TraceError
 from lmsbuild.native.compile import RUNTIME_SOURCES
-from lmsbuild.native.toolchain import find_compiler
+from lmsbuild.native.toolchain import Compiler, find_compiler
 from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.trace import Trace
 from lmsbuild.tools import atomic
@@ -171,8 +172,7 @@ def planner(patches: Path, cache: Path) -> Planner:
         for path in sorted(root.glob(pattern))
     }
     compiler = find_compiler(platform.machine())
-    key = f"{sha256_of_files(files)} {compiler.version} {' '.join(_FLAGS)}"
-    folder = cache / "libraries" / f"planner-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    folder = cache / "libraries" / f"planner-{_key(files, compiler)}"
     library = folder / _LIBRARY
     if not library.exists():
         with scratch(cache) as work:
@@ -187,3 +187,10 @@ def planner(patches: Path, cache: Path) -> Planner:
             folder.mkdir(parents=True, exist_ok=True)
             atomic.write_bytes(library, built.read_bytes())
     return Planner(library)
+
+
+def _key(files: Mapping[str, Path], compiler: Compiler) -> str:
+    """Of what the library is made from and by."""
+    made_by = (compiler.machine, *compiler.command, compiler.version, *_FLAGS)
+    text = f"{sha256_of_files(files)} {' '.join(made_by)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

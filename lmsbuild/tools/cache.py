@@ -12,14 +12,22 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from lmsbuild.errors import FileAccessError
+
 _SCRATCH = "scratch-"
 _STALE_SECONDS = 24 * 60 * 60  # no build takes that long
 _HASH_CHUNK = 4 << 20  # bytes per read while hashing
 
 
 def default_cache() -> Path:
-    """``lmsbuild`` in the user's cache folder: XDG_CACHE_HOME, or ~/.cache."""
-    return user_cache_path("lmsbuild", appauthor=False)
+    """``lmsbuild`` in the user's cache folder: XDG_CACHE_HOME, or ~/.cache.
+
+    Raises FileAccessError if the user has no folder.
+    """
+    try:
+        return user_cache_path("lmsbuild", appauthor=False)
+    except RuntimeError as error:
+        raise FileAccessError(f"{error}; set XDG_CACHE_HOME to a folder for the cache") from error
 
 
 def scratch(cache: Path) -> tempfile.TemporaryDirectory[str]:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from lmsbuild.errors import (
     DamagedWheelError,
@@ -112,7 +113,7 @@ def download(
         messages = errors.read().decode("utf-8", "replace")
     if process.returncode:
         raise _failure(requirement, target, output + messages, _read(log))
-    return dict(_LINK_WITH_HASH.findall(_read(log)))
+    return {unquote(name): digest for name, digest in _LINK_WITH_HASH.findall(_read(log))}
 
 
 def _without_cpu(requirement: str) -> str:

@@ -68,7 +68,9 @@ def _download(requirement: str, target: Target, cache: Path, progress: Progress 
         index_sha256 = index_hashes.get(wheels[0].name)
         if index_sha256 not in (None, digest):
             raise DamagedWheelError(f"{wheels[0].name} does not match the index's hash; try again")
-        pinned = f"{requirement.split('==')[0]}=={wheels[0].name.split('-')[1]}"
+        pinned = requirement
+        if requirement.endswith("*"):
+            pinned = f"{requirement.split('==')[0]}=={wheels[0].name.split('-')[1]}"
         note = _note(pinned, target, cache)
         path = note.parent / wheels[0].name
         path.parent.mkdir(exist_ok=True)

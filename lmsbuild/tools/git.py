@@ -33,6 +33,7 @@ from lmsbuild.errors import (
     SourceError,
     ToolMissingError,
 )
+from lmsbuild.tools.git_variables import SURROUNDINGS
 
 # Shields against configuration, of the user or of the repository.
 CONFIGURATION = {
@@ -62,28 +63,6 @@ VERBATIM = {
     "core.excludesFile": os.devnull,
     "core.safecrlf": "false",
 }
-
-# `git rev-parse --local-env-vars`, and the identity: set when lmsbuild is started by a git hook
-# or an alias, and then about another repository than the one at hand.
-_SURROUNDINGS = (
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_CONFIG",
-    "GIT_CONFIG_COUNT",
-    "GIT_CONFIG_PARAMETERS",
-    "GIT_DIR",
-    "GIT_GRAFT_FILE",
-    "GIT_IMPLICIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_INTERNAL_SUPER_PREFIX",
-    "GIT_NAMESPACE",
-    "GIT_NO_REPLACE_OBJECTS",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_REPLACE_REF_BASE",
-    "GIT_SHALLOW_FILE",
-    "GIT_WORK_TREE",
-)
 
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _NO_PERMISSION = re.compile(r"Permission denied|Read-only file system", re.IGNORECASE)
@@ -119,7 +98,7 @@ def session() -> Iterator[None]:
     """
     if shutil.which("git") is None:
         raise git_missing()
-    hidden = {name: os.environ.pop(name) for name in _SURROUNDINGS if name in os.environ}
+    hidden = {name: os.environ.pop(name) for name in SURROUNDINGS if name in os.environ}
     try:
         yield
     except GitCommandNotFound as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lmsbuild.errors import ChangedPackageError
 from lmsbuild.tools.cache import sha256_of
 
 Signature = tuple[int, int, int, int]  # of a file: inode, bytes, and two times of change
@@ -33,3 +34,16 @@ def signature_of(path: Path) -> Signature:
     """What changes when a file is written to or replaced. Raises OSError."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def once(targets: Mapping[Path, Path]) -> dict[Path, Path]:
+    """Of several sources with the same target, the first. Raises ChangedPackageError if they
+    differ."""
+    sources: dict[Path, Path] = {}
+    for source, target in targets.items():
+        first = sources.setdefault(target, source)
+        if first != source and sha256_of(first) != sha256_of(source):
+            raise ChangedPackageError(
+                f"{first} and {source} have the same name and other content; name one of them"
+            )
+    return {source: target for target, source in sources.items()}

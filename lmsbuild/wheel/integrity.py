@@ -78,15 +78,25 @@ def dist_info(wheel: zipfile.ZipFile) -> str:
     return found[0]
 
 
+def read(wheel: zipfile.ZipFile, member: str) -> bytes:
+    """A member. Raises DamagedWheelError when it cannot be read."""
+    try:
+        return wheel.read(member)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, zlib.error) as error:
+        raise _unreadable(wheel, member, error) from error
+
+
 def read_text(wheel: zipfile.ZipFile, member: str) -> str:
     """A text member. Raises DamagedWheelError when it cannot be read or is not UTF-8."""
     try:
-        return wheel.read(member).decode("utf-8")
-    except (zipfile.BadZipFile, EOFError, UnicodeDecodeError, OSError) as error:
-        raise DamagedWheelError(
-            f"{Path(wheel.filename or '').name}: {member} cannot be read "
-            f"({error}); download it again"
-        ) from error
+        return read(wheel, member).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _unreadable(wheel, member, error) from error
+
+
+def _unreadable(wheel: zipfile.ZipFile, member: str, error: Exception) -> DamagedWheelError:
+    name = Path(wheel.filename or "").name
+    return DamagedWheelError(f"{name}: {member} cannot be read ({error}); download it again")
 
 
 def read_record(wheel: zipfile.ZipFile) -> list[record.Row]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import lmsbuild
+from lmsbuild.tools.git_variables import SURROUNDINGS
 
 FILE_NAME = "lms.json"
 _FORMAT = 1  # of the JSON document; increased when old readers would misunderstand it
@@ -93,8 +95,9 @@ def toolkit_commit() -> str:
         "--abbrev=40",
         "--exclude=*",
     ]
+    own = {name: value for name, value in os.environ.items() if name not in SURROUNDINGS}
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return result.stdout.strip()

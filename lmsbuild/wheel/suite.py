@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from lmsbuild.errors import DamagedWheelError, SuiteError, WrongPythonError
 from lmsbuild.tools.cache import scratch
 from lmsbuild.wheel import base as basewheel
-from lmsbuild.wheel import integrity
+from lmsbuild.wheel import integrity, markers
 
 # Packages that torch requires and that are of no use without a GPU.
 _GPU_PACKAGES = ("nvidia", "cuda", "triton")
@@ -130,13 +130,13 @@ def plain_requirements(wheel: Path) -> list[str]:
 
 
 def _plain(requirements: Iterable[str], wheel: str) -> list[str]:
-    plain = []
+    plain, environment = [], markers.environment_of(wheel)
     for line in requirements:
         try:
             requirement = Requirement(line)
         except InvalidRequirement as error:
             raise DamagedWheelError(f"{wheel}: METADATA requires {line!r}: {error}") from error
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker and not requirement.marker.evaluate(environment):
             continue
         if not requirement.name.lower().startswith(_GPU_PACKAGES):
             requirement.marker = None

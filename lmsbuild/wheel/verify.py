@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from lmsbuild.errors import ForeignWheelError, LmsbuildError, RegistryError
+from lmsbuild.errors import DamagedWheelError, ForeignWheelError, LmsbuildError, RegistryError
 from lmsbuild.native import manylinux
 from lmsbuild.native.compile import EXPORT_PREFIX
 from lmsbuild.native.manylinux import ManylinuxPolicy
@@ -178,7 +178,11 @@ def _sbom(subject: _Subject) -> Check:
         return Check(name="SBOM", detail="none")
     hashes = {row.path: row.hexdigest for row in subject.rows.values()}
     base = subject.provenance.base_sha256 if subject.provenance else ""
-    problems = sbom.problems(subject.wheel.read(member), str(subject.version), base, hashes)
+    try:
+        text = integrity.read(subject.wheel, member)
+    except DamagedWheelError as error:
+        return Check(name="SBOM", detail=sbom.FILE_NAME, problems=[str(error)])
+    problems = sbom.problems(text, str(subject.version), base, hashes)
     return Check(name="SBOM", detail=sbom.FILE_NAME, problems=problems)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from lmsbuild.addon.metadata import DIST_INFO
 from lmsbuild.addon.verify import verify_addon
 from lmsbuild.cli.main import main
-from lmsbuild.errors import VerifyError
+from lmsbuild.errors import DamagedWheelError, VerifyError
 from toolkit.addon.test_build import NAME, RELEASE, build
 from toolkit.helpers.fake_torch import (
     MACHINE,
@@ -60,6 +61,25 @@ def test_a_good_wheel_passes(good: Path) -> None:
     ]
     with_base = CliRunner().invoke(main, ["verify", str(good), "--base", str(good)])
     assert with_base.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["entry_points.txt", "sboms/lmsbuild.cdx.json", "METADATA"])
+def test_a_member_with_a_wrong_byte(name: str, good: Path, tmp_path: Path) -> None:
+    wheel = tmp_path / good.name
+    wheel.write_bytes(damaged(good, f"{DIST_INFO}/{name}"))
+    result = CliRunner().invoke(main, ["verify", str(wheel)])
+    assert result.exit_code in (VerifyError.exit_code, DamagedWheelError.exit_code), result.output
+    assert "bug in lmsbuild" not in result.output
+
+
+def damaged(path: Path, member: str) -> bytes:
+    """The archive with other bytes in the middle of a member."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+    at = info.header_offset + 30 + len(info.filename) + info.compress_size // 2
+    data[at] ^= 0x41
+    return bytes(data)
 
 
 def without(text: str) -> Callable[[bytes], bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lmsbuild.checkout import origin
 from lmsbuild.checkout.apply import apply
 from lmsbuild.checkout.rehearsal import Rehearsal
 from lmsbuild.checkout.reverse import reverse
@@ -728,6 +729,31 @@ def test_a_truncated_tarball(upstream: Upstream, tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"truncated or damaged|not a readable tarball"):
             applied(upstream, whole, into=place / "new")
         assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "tar.xz", "tar.bz2"])
+def test_a_tarball_with_a_wrong_byte(kind: str, upstream: Upstream, tmp_path: Path) -> None:
+    """What is unpacked is what was packed: each format ends with a checksum."""
+    path = tarball(upstream, tmp_path / f"s.{kind}")
+    whole = path.read_bytes()
+    origin.unpack(path, tmp_path / "whole")
+    for number, at in enumerate(range(20, len(whole), len(whole) // 25)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        into = tmp_path / str(number)
+        try:
+            origin.classify(str(path))
+            origin.unpack(path, into)
+        except (SourceError, UnsafeMemberError):
+            continue
+        assert contents(into) == contents(tmp_path / "whole")
+    path.write_bytes(whole[:41])
+    with pytest.raises(SourceError):
+        origin.classify(str(path))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 def test_a_file_that_is_no_tarball(upstream: Upstream, tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def test_adding_the_same_again_changes_nothing(channel: Channel, package: Path) 
     assert channel.add([channel.folder / "linux-64" / package.name], unheard) == []
 
 
+def test_two_files_of_one_name(package: Path, tmp_path: Path) -> None:
+    made = Channel(tmp_path / "two")
+    with pytest.raises(ChangedPackageError, match="the same name and other content"):
+        made.add([package, changed(package, tmp_path / "other")], unheard)
+    assert not made.exists
+
+
 def test_other_content_under_an_old_name_is_refused(
     channel: Channel, package: Path, tmp_path: Path
 ) -> None:

@@ -242,6 +242,20 @@ def test_a_truncated_package(fake: FakeTorch, tmp_path: Path, suffix: str) -> No
         build(fake, base, tmp_path / "out", tmp_path / "cache")
 
 
+@pytest.mark.parametrize("suffix", condabase.SUFFIXES)
+def test_a_package_with_a_wrong_byte(fake: FakeTorch, tmp_path: Path, suffix: str) -> None:
+    base = write_package(tmp_path / f"{STEM}{suffix}", files_of(fake))
+    whole = base.read_bytes()
+    refused = 0
+    for at in range(len(whole) // 4, len(whole) // 2, len(whole) // 40):
+        base.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        try:
+            condabase.unpack(base, [], tmp_path / f"out-{at}")
+        except LmsbuildError:
+            refused += 1
+    assert refused > 5
+
+
 def test_a_member_that_climbs_out(fake: FakeTorch, tmp_path: Path) -> None:
     base = write_package(tmp_path / f"{STEM}.conda", {**files_of(fake), "../outside": b"x"})
     with pytest.raises(UnsafeMemberError, match="do not use this file"):

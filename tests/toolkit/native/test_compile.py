@@ -182,6 +182,12 @@ def test_a_compiler_for_another_architecture_is_refused(monkeypatch: pytest.Monk
         find_compiler("sparc64")
 
 
+def test_a_compiler_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", 'g++ "')
+    with pytest.raises(MissingCompilerError, match="CXX is no command"):
+        find_compiler(MACHINE)
+
+
 def test_a_broken_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(MissingCompilerError, match="fails"):

@@ -39,6 +39,27 @@ for line in sys.stdin:
 TORCH = "class cuda:\n    is_available = staticmethod(lambda: True)\n"
 
 
+def test_modules_beside_the_worker_are_not_the_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package torch_lms in lmsbuild/data is a template."""
+    (tmp_path / "torch.py").write_text(
+        f"{TORCH}import torch_lms\nraise ValueError(torch_lms.name)\n"
+    )
+    (tmp_path / "torch_lms.py").write_text("name = 'the installed one'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    program = FakeProgram(Path(sys.executable), "train:make", gpus()["h200"])
+    with program, pytest.raises(ProgramError, match="the installed one"):
+        program.record()
+
+
+def test_an_interpreter_that_ends_at_once(tmp_path: Path) -> None:
+    program = FakeProgram(Path("/bin/false"), "train:make", gpus()["h200"])
+    program._process.wait()
+    with program, pytest.raises(ProgramError, match="ended without an answer"):
+        program.record()
+
+
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
     trace = training().write(tmp_path / "made.json")

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
 from lmsbuild.errors import TraceError
+from lmsbuild.native.toolchain import Compiler
 from lmsbuild.simulate import lms_report
-from lmsbuild.simulate.planner import Machine, Planner, Simulation
+from lmsbuild.simulate.planner import Machine, Planner, Simulation, _key
 from lmsbuild.simulate.trace import read_trace
 from tests.toolkit.simulate.traces import MB, Recording, training
 
@@ -27,6 +28,13 @@ def simulate(
 ) -> Simulation:
     trace = read_trace(recording.write(folder / "trace.json"))
     return compiled.simulate(trace, Machine(limit=limit, out_rate=1e9, in_rate=1e9, overhead=0))
+
+
+def test_each_machine_has_a_library_of_its_own(tmp_path: Path) -> None:
+    def key(machine: str, *command: str) -> str:
+        return _key({}, Compiler(command=command, version="g++ 12", machine=machine))
+
+    assert len({key("x86_64", "g++"), key("aarch64", "g++"), key("x86_64", "g++", "-m32")}) == 3
 
 
 def test_everything_fits(compiled: Planner, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lmsbuild.errors import FileAccessError
 from lmsbuild.tools import cache
 
 
@@ -21,6 +22,15 @@ def test_the_cache_follows_the_xdg_specification(
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         assert cache.default_cache() == tmp_path / "home/.cache/lmsbuild"
+
+
+def test_a_user_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(cache, "user_cache_path", fail)
+    with pytest.raises(FileAccessError, match="set XDG_CACHE_HOME"):
+        cache.default_cache()
 
 
 def test_only_old_leftovers_are_removed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from packaging.requirements import Requirement
@@ -60,7 +61,7 @@ class Index:
 def serving(index: Index) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = self.path.rsplit("/", 1)[-1]
+            name = unquote(self.path.rsplit("/", 1)[-1])
             data = index.files[name] if name in index.files else index.page()
             self.send_response(200)
             self.send_header(
@@ -114,6 +115,30 @@ def test_a_wheel_is_fetched_once(index: Index, tmp_path: Path) -> None:
     assert first.index_sha256 == first.sha256
     assert fetch_wheel(CUDA, TARGET, tmp_path) == first
     assert index.delivered == 1
+
+
+def test_a_local_version_is_fetched_once(index: Index, tmp_path: Path) -> None:
+    (data,) = index.files.values()
+    name = CUDA_WHEEL_NAME.replace("-1.0-", "-1.0+cu1-")
+    made = tmp_path / name
+    made.write_bytes(data)
+    index.files = {name: with_version(made, "1.0+cu1").read_bytes()}
+    first = fetch_wheel(CUDA, TARGET, tmp_path / "cache")
+    assert fetch_wheel(CUDA, TARGET, tmp_path / "cache") == first
+    assert index.delivered == 1
+
+
+def with_version(path: Path, version: str) -> Path:
+    """The wheel, with this version in its METADATA and in the name of its dist-info."""
+    with zipfile.ZipFile(path) as old:
+        members = {info.filename: old.read(info) for info in old.infolist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in members.items():
+            text = data
+            if name.endswith("/METADATA"):
+                text = data.replace(b"Version: 1.0\n", f"Version: {version}\n".encode())
+            new.writestr(name.replace("-1.0.dist-info", f"-{version}.dist-info"), text)
+    return path
 
 
 def test_an_index_without_hashes_is_said_to_have_none(index: Index, tmp_path: Path) -> None:

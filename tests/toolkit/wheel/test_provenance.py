@@ -70,6 +70,10 @@ def test_the_toolkits_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     git("commit", "-q", "-m", "first")
     commit = git("rev-parse", "HEAD")
     assert provenance.toolkit_commit() == commit
+    # As in a hook of another repository.
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", str(tmp_path / "another"))
+        assert provenance.toolkit_commit() == commit
     package.write_text("changed = 1\n")
     assert provenance.toolkit_commit() == f"{commit}-dirty"
     monkeypatch.setenv("PATH", "")

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 import lmsbuild.cli.commands.test as test_command
 from lmsbuild.cli.main import main
 from lmsbuild.errors import DamagedWheelError, ForeignWheelError, SuiteError, WrongPythonError
-from lmsbuild.wheel import suite
+from lmsbuild.wheel import markers, suite
 from lmsbuild.wheel.suite import Device, find_interpreter, plain_requirements, run_suite, uses_gpu
 from toolkit.helpers.fake_torch import (
+    MACHINE,
     PYTHON,
     WHEEL_NAME,
     FakeTorch,
@@ -188,6 +189,14 @@ def test_requirements_without_gpu_packages(fake: FakeTorch, tmp_path: Path) -> N
     wheel.members[f"{wheel.dist_info}/METADATA"] = (text + "Requires-Dist: ???\n").encode()
     with pytest.raises(DamagedWheelError, match=r"requires '\?\?\?'"):
         plain_requirements(wheel.write(path))
+
+
+def test_markers_are_the_wheels(fake: FakeTorch, tmp_path: Path) -> None:
+    assert markers.environment_of("torch-1.0-cp39-cp39-manylinux_2_28_ppc64le.whl") == (
+        markers.environment("3.9", "ppc64le")
+    )
+    here = markers.environment_of("thing-1.0-py3-none-any.whl")
+    assert here == markers.environment(PYTHON, MACHINE)
 
 
 def test_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
