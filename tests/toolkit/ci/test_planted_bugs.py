@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,7 +32,32 @@ def test_every_bug_can_be_planted(variant: str, tmp_path: Path) -> None:
         text = (sources / bug["file"]).read_text("utf-8")
         assert text.count(bug["find"]) == 1, bug["name"]
         assert bug["find"] != bug["replace"], bug["name"]
-        assert (tests / bug["test"].partition("::")[0].partition(" ")[0]).is_file(), bug["name"]
+        for test in bug["test"].split():
+            assert is_test(tests, test), (bug["name"], test)
+
+
+def is_test(folder: Path, name: str) -> bool:
+    """Whether there is such a test, as pytest names it; or such a file, without a name in it."""
+    file, *names = name.split("::")
+    inside = ast.parse((folder / file).read_text("utf-8")).body
+    for part in names:
+        wanted = part.partition("[")[0]
+        found = [
+            node
+            for node in inside
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == wanted
+        ]
+        if not found:
+            return False
+        inside = found[0].body
+    return True
+
+
+def test_a_test_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("class TestA:\n    def test_one(self): pass\n")
+    assert is_test(tmp_path, "test_it.py::TestA::test_one[x]")
+    assert not is_test(tmp_path, "test_it.py::TestA::test_two")
+    assert not is_test(tmp_path, "test_it.py::test_one")
 
 
 def test_a_bug_that_fits_nowhere_is_refused(tmp_path: Path) -> None:
