@@ -37,6 +37,19 @@ class Cube(torch.autograd.Function):
         return gradient * (2 * square + x * (ctx.aside - 1))
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_wrapped_function_in_a_checkpoint(reentrant):
+    """A checkpoint lets each saved tensor be read once."""
+    function = torch.cuda.lms.wrap(type("Wrapped", (Cube,), {}))
+
+    def run():
+        x = inputs().requires_grad_()
+        checkpoint(function.apply, x, use_reentrant=reentrant).sum().backward()
+        return x.grad
+
+    assert_same_bits(run)
+
+
 def test_custom_function():
     def run():
         x = inputs().requires_grad_()

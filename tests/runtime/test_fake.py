@@ -57,6 +57,21 @@ def faked(path: Path, program: Program) -> dict[str, Any]:
     return trace_of(path)
 
 
+def test_to_what_a_tensor_is_already(tmp_path: Path) -> None:
+    def program() -> Callable[[], Any]:
+        model = torch.nn.Linear(1024, 1024).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def iteration() -> None:
+            x = torch.ones(1024, 1024, device="cuda")
+            model(x.to(model.weight)).sum().backward()
+            optimizer.step()
+
+        return iteration
+
+    assert "aten::_to_copy" not in faked(tmp_path / "trace.json", program)["names"]
+
+
 def last_iteration(trace: dict[str, Any]) -> tuple[list[str], int]:
     """The storages of the last iteration and their uses, by their sizes, and the most bytes."""
     ends = [i for i, event in enumerate(trace["events"]) if event[0] == "step"]

@@ -1,5 +1,8 @@
 """Modules that change device or type, and tensors that swap places."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from releases import RELEASE, since
@@ -31,6 +34,22 @@ def test_a_lazy_module():
     torch.cuda.lms.exclude(lazy)
     torch.cuda.lms.release(lazy)
     assert torch.cuda.lms.wrap(lazy)(torch.ones(2, 1 << 10, device="cuda")).shape == (2, 1 << 10)
+
+
+def test_copies_of_a_wrapped_module():
+    module = torch.cuda.lms.wrap(network())
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    x = inputs()
+    found = copied(x)
+    assert found.count_nonzero() == 0
+    found.sum().backward()
+    assert all(parameter.grad is not None for parameter in copied.parameters())
+    assert all(parameter.grad is None for parameter in module.parameters())
+    loaded = pickle.loads(pickle.dumps(module))
+    assert loaded(x).equal(module(x))
 
 
 @pytest.mark.usefixtures("conversion")

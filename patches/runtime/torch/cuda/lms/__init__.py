@@ -1146,15 +1146,30 @@ def _storages_in(values):
             yield from _storages_in(value.values())
 
 
-def _as_operator(function, *always):
+def _as_operator(function):
     """Makes LMS treat a function as one operator on the storages among its arguments."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        with _region_of(_storages_in(always + args + tuple(kwargs.values()))):
+        with _region_of(_storages_in(args + tuple(kwargs.values()))):
             return function(*args, **kwargs)
 
     return wrapper
+
+
+class _Forward:
+    """A module's ``forward`` as one operator on its arguments and on what the module has.
+
+    Not a function, because a copy of a module would share it, and compute with the original.
+    """
+
+    def __init__(self, module):
+        self._module = module
+        functools.update_wrapper(self, module.forward)
+
+    def __call__(self, *args, **kwargs):
+        with _region_of(_storages_in((self._module, *args, *kwargs.values()))):
+            return self.__wrapped__(*args, **kwargs)
 
 
 def _as_hook(function):
@@ -1258,7 +1273,7 @@ def wrap(target):
         model.attention = torch.cuda.lms.wrap(model.attention)
     """
     if isinstance(target, torch.nn.Module):
-        target.forward = _as_operator(target.forward, target)
+        target.forward = _Forward(target)
         return target
     if isinstance(target, type) and issubclass(target, torch.autograd.Function):
         target.forward = staticmethod(_as_operator(target.forward))
@@ -1276,10 +1291,29 @@ def wrap(target):
 def _as_backward(function):
     @functools.wraps(function)
     def wrapper(ctx, *gradients):
-        with _region_of(_storages_in(gradients + tuple(ctx.saved_tensors))):
+        if _library is None:
             return function(ctx, *gradients)
+        saved = tuple(ctx.saved_tensors)
+        with _region_of(_storages_in(gradients + saved)):
+            return function(_Context(ctx, saved), *gradients)
 
     return wrapper
+
+
+class _Context:
+    """The context of an autograd function, whose saved tensors were read already.
+
+    Hooks for saved tensors can compute or copy them each time, and checkpoints allow one time only.
+    """
+
+    def __init__(self, context, saved):
+        self.__dict__.update(_context=context, saved_tensors=saved)
+
+    def __getattr__(self, name):
+        return getattr(self._context, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._context, name, value)
 
 
 def region(function):

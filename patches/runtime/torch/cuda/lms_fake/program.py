@@ -112,6 +112,9 @@ def _cuda(tensor, device=None, non_blocking=False, memory_format=torch.preserve_
 
 
 def _to(tensor, *args, copy=False, **kwargs):
+    other = args[0] if args else kwargs.pop("other", None)
+    if isinstance(other, torch.Tensor):  # of which C++ knows another device
+        args = (other.device, other.dtype, *args[1:])
     device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     device = tensor.device if device is None else device
     if device.type == "cuda" and device.index is None:

@@ -58,7 +58,7 @@ class History:
             for begin, end in self._held(block, movements)
         ]
         self.host = [point for point in _sum(held) if point[0] < self._seconds]
-        self.host_peak_bytes = max(count for _, count in self.host)
+        self.host_peak_bytes = max((count for _, count in self.host), default=0)
         absences = [
             (begin, end, block)
             for block, movements in of_block.items()

@@ -1,12 +1,15 @@
 """Large Model Support in Lightning's Trainer."""
 
+import importlib.util
 import sys
 
 import torch
 from torch.cuda.lms import integrations
 
 # The same library has two names. A trainer of the one does not take callbacks of the other.
-if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+if "lightning.pytorch" not in sys.modules and (
+    "pytorch_lightning" in sys.modules or importlib.util.find_spec("lightning") is None
+):
     from pytorch_lightning import Callback
 else:
     from lightning.pytorch import Callback
@@ -43,9 +46,9 @@ class LargeModelSupport(Callback):
         self._logged = trainer.global_step
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        step = trainer.global_step
-        # With accumulated gradients, several batches end in the same step.
-        if step == self._logged or step % trainer.log_every_n_steps:
+        step, every = trainer.global_step, trainer.log_every_n_steps
+        # With accumulated gradients, several batches end in the same step. 0: nothing is logged.
+        if step == self._logged or not every or step % every:
             return
         self._logged = step
         found = self._metrics()
