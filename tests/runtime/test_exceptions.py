@@ -77,6 +77,22 @@ def test_a_page_in_that_fails_can_be_tried_again(device):
     assert torch.equal(x.cpu(), pattern(2, start=1, device="cpu"))
 
 
+@pytest.mark.usefixtures("uncompressed")
+def test_a_page_in_that_fails_in_a_node_with_hooks(device):
+    """What such a node has used stays, without its copy. What was not brought has nothing else."""
+    w = managed(pattern(1))
+    x = pattern(1, start=3).requires_grad_()
+    y = x * w
+    y.grad_fn.register_hook(lambda *_: None)
+    loss = y.sum()
+    evict()
+    device.fault("cudaMemcpyAsync", error=999, from_=True)
+    with pytest.raises(RuntimeError):
+        loss.backward()
+    device.clear_faults()
+    assert torch.equal(w.cpu(), pattern(1, device="cpu"))
+
+
 def test_the_process_goes_on_after_an_out_of_memory_error():
     kept = [managed(pattern(4, start=i)) for i in range(8)]
     for _ in range(3):

@@ -47,6 +47,7 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
       return nullptr;
     }
     block = registry.adopt(storage);
+    mover.taken(block->memory.get(), block->size); // LMS has not seen its allocation
   }
   registry.claim(*block, storage);
   return block;
@@ -120,7 +121,11 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
     registry.leave(block, reason);
   }
   if (any && !block.stays.lasting()) {
-    mover.synchronize();
+    if (pools.capturing()) {
+      mover.collective(block); // the host waits before the block leaves
+    } else {
+      mover.synchronize();
+    }
     for (const c10::DeviceIndex other : std::exchange(block.abroad, {})) {
       Mover::synchronize(other);
     }

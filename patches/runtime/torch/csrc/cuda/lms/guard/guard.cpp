@@ -254,7 +254,8 @@ void release_pins(Thread& self, size_t first, bool keep) {
         pager.registry.stay(block, Reason::Collective);
         pager.mover.collective(block);
       }
-      if (keep && !block.stays.has(Reason::Hook)) {
+      // What could not be brought has no other copy than that on the host.
+      if (keep && block.on_device() && !block.stays.has(Reason::Hook)) {
         pager.registry.stay(block, Reason::Hook);
         pager.mover.wrote(block);
       }
@@ -425,7 +426,7 @@ void Guard::end() {
 void Guard::keep_pinned(Pager& pager) {
   for (const Pin& pin : thread().pins) {
     Block& block = *pin.block;
-    if (&block.pager == &pager && !block.state.is(State::Freed) &&
+    if (&block.pager == &pager && !block.state.is(State::Freed) && block.on_device() &&
         !block.stays.has(Reason::Graph)) {
       pager.registry.stay(block, Reason::Graph);
       pager.mover.wrote(block);

@@ -54,6 +54,11 @@ class Arena {
     return pending_.empty() ? nullptr : pending_.front().copied;
   }
 
+  // How many buffers are in use by copies.
+  size_t pending() const {
+    return pending_.size();
+  }
+
   // collect() frees buffers whose copies have ended. finished() frees those of an event for which
   // the caller has waited.
   void collect();

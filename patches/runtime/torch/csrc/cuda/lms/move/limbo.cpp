@@ -5,6 +5,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -29,10 +30,14 @@ void Limbo::collect() {
     if (!done) {
       entry->done->block(entry->home->stream());
     }
-    bytes_ -= entry->bytes;
-    Lock::drop_later(std::move(entry->memory));
-    entry = entries_.erase(entry);
+    entry = give_back(entry);
   }
+}
+
+Limbo::Entries::iterator Limbo::give_back(Entries::iterator entry) {
+  bytes_ -= entry->bytes;
+  Lock::drop_later(std::move(entry->memory));
+  return entries_.erase(entry);
 }
 
 void Limbo::wait() {
@@ -49,12 +54,10 @@ void Limbo::wait() {
       }
     }
   }
-  for (Entry& entry : entries_) {
-    if (events.count(entry.done)) {
-      entry.done.reset();
-    }
+  // Not collect(): a graph may be captured by now, and its stream must not wait for the others.
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    entry = events.count(entry->done) ? give_back(entry) : std::next(entry);
   }
-  collect();
 }
 
 } // namespace torch::cuda::lms

@@ -34,7 +34,8 @@ class Limbo {
   // Gives back what the device does not use any more. Must not be called while a graph is captured.
   void collect();
 
-  // Waits until the device has finished with all of it, and gives it back. Pauses the mutex.
+  // Waits until the device has finished with all that is here now, and gives it back. Pauses the
+  // mutex.
   void wait();
 
  private:
@@ -44,9 +45,12 @@ class Limbo {
     std::optional<c10::cuda::CUDAStream> home;
     EventRef done; // null if it is known to be complete
   };
+  using Entries = std::deque<Entry>;
+
+  Entries::iterator give_back(Entries::iterator entry); // returns the next one
 
   const c10::DeviceIndex device_;
-  std::deque<Entry> entries_;
+  Entries entries_;
   size_t bytes_ = 0;
 };
 

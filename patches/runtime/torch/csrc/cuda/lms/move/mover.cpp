@@ -75,7 +75,7 @@ void Mover::record_stream(Block& block, c10::cuda::CUDAStream stream) {
   }
 }
 
-void Mover::order(Block& block, cudaStream_t stream, bool captured) {
+void Mover::order(Block& block, c10::cuda::CUDAStream stream, bool captured) {
   if (captured) {
     // A graph must not depend on work outside of it.
     const compat::RelaxedCapture relaxed;
@@ -86,12 +86,14 @@ void Mover::order(Block& block, cudaStream_t stream, bool captured) {
       }
     }
   } else if (
-      block.arrived &&
-      std::find(block.ordered.begin(), block.ordered.end(), stream) == block.ordered.end()) {
+      block.arrived && std::find(block.ordered.begin(), block.ordered.end(), stream.stream()) ==
+                           block.ordered.end()) {
     // The handle of the default stream refers to the current device.
     const c10::cuda::CUDAGuard guard(device_);
-    wait_for(block.arrived, stream);
-    block.ordered.push_back(stream);
+    wait_for(block.arrived, stream.stream());
+    if (lasting(stream)) { // otherwise the handle can become that of another stream
+      block.ordered.push_back(stream.stream());
+    }
   }
   if (block.state.is(State::PagingIn)) {
     block.state.to(State::Resident);
@@ -444,6 +446,11 @@ void Mover::share(const Block& block, const at::DataPtr& memory) {
 }
 
 void Mover::page_in(Block& block, at::DataPtr&& memory) {
+  TORCH_CHECK(
+      block.host || block.size == 0,
+      "LMS: a storage of ",
+      block.size,
+      " bytes has been lost, which is a bug: please report it");
   const c10::cuda::CUDAGuard guard(device_);
   try {
     // The last user of this memory may still be running on the home stream.
@@ -451,7 +458,7 @@ void Mover::page_in(Block& block, at::DataPtr&& memory) {
       timeline(*block.home).mark()->block(transfer_.in());
     }
     taken(memory.get(), block.size);
-    strays_.block_for_good(block.home->stream(), transfer_.in());
+    strays_.block(block.home->stream(), transfer_.in(), /*page_ins=*/true);
     if (block.host.touched) {
       block.host.touched->block(transfer_.in());
     }
@@ -487,8 +494,8 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
   EventRef moved;
   try {
     if (storage && Registry::block_of(*storage) == &block) {
-      order(block, home, /*captured=*/false);
-      strays_.block(home, home);
+      order(block, *block.home, /*captured=*/false);
+      strays_.block(home, home, /*page_ins=*/false);
       issued = true;
       C10_CUDA_CHECK(cudaMemcpyAsync(
           memory.get(), block.memory.get(), block.size, cudaMemcpyDeviceToDevice, home));
@@ -556,9 +563,18 @@ void Mover::discard(Block& block, bool captured) noexcept {
       // but the block may have been paged in on another stream.
       if (block.moved_home && ordered) {
         behind_uses(block, block.home->stream(), false);
+      } else if (block.moved_home && !captured) {
+        const cudaStream_t out = transfer_.out();
+        behind_uses(block, out, false);
+        for (const EventRef& event : {block.left, block.arrived}) {
+          if (event) {
+            event->block(out);
+          }
+        }
+        keep_until(transfer_.events().record(out), block, std::nullopt);
       }
       for (const EventRef& event : {block.left, block.arrived}) {
-        if (!event) {
+        if (!event || !block.memory) {
           continue;
         }
         const bool waited =

@@ -54,7 +54,7 @@ class Mover {
 
   // Makes the stream wait for the block's page-in. During a capture, the host waits instead, for
   // all transfers of the block.
-  void order(Block& block, cudaStream_t stream, bool captured);
+  void order(Block& block, c10::cuda::CUDAStream stream, bool captured);
 
   // Waits until the block's page-in has ended, for uses that are not seen. The block must have a
   // reason to stay. Pauses the mutex.

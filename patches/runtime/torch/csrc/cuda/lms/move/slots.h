@@ -73,6 +73,11 @@ class Slots {
     return writing_.empty() ? nullptr : writing_.front().done;
   }
 
+  // For how many blocks written() was called, and their work may not have ended.
+  size_t pending() const {
+    return writing_.size();
+  }
+
   void reset_peak();
   void reset_accumulated();
 

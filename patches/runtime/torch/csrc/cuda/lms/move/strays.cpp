@@ -22,9 +22,10 @@ void Strays::leave(const Block& block, bool captured) {
       return stray.home == block.home && stray.timeline == &line;
     });
     if (same == strays_.end()) {
-      strays_.push_back({block.home, &line, position});
-    } else {
-      same->position = std::max(same->position, position);
+      strays_.push_back({block.home, &line, position, false});
+    } else if (position > same->position) {
+      same->position = position;
+      same->in_waits = false;
     }
   }
 }
@@ -41,25 +42,18 @@ EventRef Strays::Stray::end() const {
   }
 }
 
-void Strays::block(cudaStream_t home, cudaStream_t stream) {
-  for (const Stray& stray : strays_) {
-    const EventRef end = stray.of_home(home) ? stray.end() : nullptr;
-    if (end) {
-      end->block(stream);
-    }
-  }
-}
-
-void Strays::block_for_good(cudaStream_t home, cudaStream_t stream) {
+void Strays::block(cudaStream_t home, cudaStream_t stream, bool page_ins) {
   for (auto stray = strays_.begin(); stray != strays_.end();) {
-    if (!stray->of_home(home)) {
-      ++stray;
-      continue;
-    }
-    if (const EventRef end = stray->end()) {
+    if (stray->of_home(home) && !(page_ins && stray->in_waits)) {
+      const EventRef end = stray->end();
+      if (!end) {
+        stray = strays_.erase(stray); // it has ended
+        continue;
+      }
       end->block(stream);
+      stray->in_waits = stray->in_waits || page_ins;
     }
-    stray = strays_.erase(stray);
+    ++stray;
   }
 }
 

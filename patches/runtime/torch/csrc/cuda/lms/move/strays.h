@@ -24,9 +24,8 @@ class Strays {
   void leave(const Block& block, bool captured);
 
   // Makes a stream wait for the strays in memory of this home stream, or of an unknown one.
-  // block_for_good() is for the stream of all page-ins, and forgets them. Throw c10::Error.
-  void block(cudaStream_t home, cudaStream_t stream);
-  void block_for_good(cudaStream_t home, cudaStream_t stream);
+  // The stream of all page-ins waits once for each. Throws c10::Error.
+  void block(cudaStream_t home, cudaStream_t stream, bool page_ins);
 
   // Forgets work that has ended, and adds the timelines of the other work to the set.
   void collect(std::set<const Timeline*>& needed);
@@ -36,6 +35,7 @@ class Strays {
     std::optional<c10::cuda::CUDAStream> home;
     Timeline* timeline;
     uint64_t position;
+    bool in_waits; // the stream of all page-ins waits for it
 
     // Whether its memory is that of this home stream, or may be.
     bool of_home(cudaStream_t stream) const {

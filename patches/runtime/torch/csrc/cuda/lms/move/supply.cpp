@@ -163,7 +163,9 @@ size_t Supply::reserve(size_t bytes) {
 }
 
 size_t Supply::trim() {
-  while (arena_.oldest() || slots_.oldest()) {
+  // What other threads give back meanwhile is not waited for.
+  size_t waits = arena_.pending() + slots_.pending();
+  while ((arena_.oldest() || slots_.oldest()) && waits-- > 0) {
     wait_for_copy();
   }
   const c10::cuda::CUDAGuard guard(device_);

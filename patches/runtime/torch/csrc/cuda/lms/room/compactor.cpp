@@ -81,6 +81,7 @@ bool Compactor::join(size_t bytes, size_t left) {
 bool Compactor::join(size_t bytes, size_t left, bool waits) {
   try {
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_);
+    const bool may = may_move(); // can pause, and blocks can be freed then
     const auto snapshot = native_.snapshot();
     const Blocks blocks = idle(stream.stream(), [&](const Block& block) {
       return waits || settled(block, stream.stream());
@@ -89,7 +90,7 @@ bool Compactor::join(size_t bytes, size_t left, bool waits) {
     if (layout.serves(bytes, left)) {
       return true;
     }
-    if (!may_move()) {
+    if (!may) {
       return false;
     }
     const std::vector<Move> moves = layout.join(bytes, left, waits ? kTrialsThatWait : kTrials);
@@ -133,7 +134,8 @@ bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
       passed.push_back(std::move(loan));
       continue;
     }
-    if (!block.stays.only(Reason::Operator) || !movable(block, stream.stream()) || !may_move()) {
+    // may_move() first, because it can pause, and the block can be used then.
+    if (!may_move() || !block.stays.only(Reason::Operator) || !movable(block, stream.stream())) {
       return false;
     }
     return mover_.relocate(block, std::move(loan.memory));

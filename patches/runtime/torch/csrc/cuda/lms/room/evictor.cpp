@@ -101,6 +101,9 @@ bool Evictor::reclaim_chosen(F choose) {
     for (Block* const block : choose(snapshot.segments)) {
       const Mover::Outcome outcome = page_out(*block);
       moved = moved || outcome == Mover::Outcome::Moved;
+      if (outcome == Mover::Outcome::Failed) {
+        return moved; // the next one would fail, too, and the others may have been deleted
+      }
       again = outcome == Mover::Outcome::Busy || outcome == Mover::Outcome::Unfinished;
       if (again) {
         break; // the other blocks may have been deleted

@@ -163,7 +163,7 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
     break;
   }
   mover_.cancel_page_out(block);
-  mover_.order(block, stream.stream(), captured);
+  mover_.order(block, stream, captured);
   if (block.hidden && block.owner) {
     auto storage = block.owner->lock();
     if (storage && Registry::block_of(*storage) == &block) {
@@ -382,6 +382,9 @@ bool Room::free_some(Request& request) {
     }
   }
   for (;;) {
+    if (pools_.capturing()) {
+      return false; // a capture may have begun in a pause
+    }
     const Effort now = effort;
     effort = static_cast<Effort>(static_cast<int>(effort) + (now != Effort::None));
     switch (now) {
