@@ -210,19 +210,13 @@ def _extract(path: Path, component: str, folder: Path) -> list[tarfile.TarInfo]:
             "this Python cannot unpack packages safely; use 3.10.12, 3.11.4 or a later one"
         )
     found = []
-    damage: tuple[type[Exception], ...] = (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        EOFError,
-        ValueError,
-    )
     try:
         for tar, member in _members(path, component):
             tar.extract(member, folder, filter="tar")
             found.append(member)
     except tarfile.FilterError as error:
         raise UnsafeMemberError(f"{path.name}: {error}; do not use this file") from error
-    except damage as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DamagedWheelError(f"{path.name} cannot be unpacked ({error})") from error
     except Exception as error:
         # Those of zstd: conda-package-streaming takes one of several libraries. And OSErrors

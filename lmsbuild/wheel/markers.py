@@ -6,8 +6,9 @@ import platform
 import re
 import sys
 
+from lmsbuild.architecture import architectures
+
 _PYTHON = re.compile(r"cp3(\d+)")
-_PLATFORM = re.compile(r".*linux\w*_(x86_64|aarch64|ppc64le)")
 
 
 def environment(python: str, architecture: str) -> dict[str, str]:
@@ -28,8 +29,7 @@ def environment(python: str, architecture: str) -> dict[str, str]:
 def environment_of(name: str) -> dict[str, str]:
     """Of a wheel with this file name. What its tags leave open is as here."""
     *_, python, _, tag = f"--{name.removesuffix('.whl')}".split("-")
-    cpython, linux = _PYTHON.fullmatch(python), _PLATFORM.fullmatch(tag)
+    cpython = _PYTHON.fullmatch(python)
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    return environment(
-        f"3.{cpython[1]}" if cpython else here, linux[1] if linux else platform.machine()
-    )
+    named = [machine for machine in architectures() if tag.endswith(f"_{machine}")]
+    return environment(f"3.{cpython[1]}" if cpython else here, *named or [platform.machine()])

@@ -86,8 +86,8 @@ def command(
     addon`, packages of torch-lms are made, one for each major version of CUDA.
     """
     context = click.get_current_context()
-    any_arch = context.get_parameter_source("architecture") is not ParameterSource.COMMANDLINE
-    if wheel is not None and (tag or python or base or not any_arch):
+    names_arch = context.get_parameter_source("architecture") is ParameterSource.COMMANDLINE
+    if wheel is not None and (tag or names_arch or python or base):
         raise click.UsageError(
             "--wheel says tag, architecture, Python and base itself: leave them out"
         )

@@ -15,6 +15,7 @@ from lmsbuild.addon.verify import verify_addon
 from lmsbuild.cli.main import main
 from lmsbuild.errors import DamagedWheelError, VerifyError
 from toolkit.addon.test_build import NAME, RELEASE, build
+from toolkit.helpers.damage import flipped
 from toolkit.helpers.fake_torch import (
     MACHINE,
     VERSION,
@@ -74,12 +75,10 @@ def test_a_member_with_a_wrong_byte(name: str, good: Path, tmp_path: Path) -> No
 
 def damaged(path: Path, member: str) -> bytes:
     """The archive with other bytes in the middle of a member."""
-    data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(member)
     at = info.header_offset + 30 + len(info.filename) + info.compress_size // 2
-    data[at] ^= 0x41
-    return bytes(data)
+    return flipped(path.read_bytes(), at)
 
 
 def without(text: str) -> Callable[[bytes], bytes]:

@@ -33,6 +33,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.tools import git as lmsgit
 from lmsbuild.tools.lock import exclusive
+from toolkit.helpers.damage import flipped
 from toolkit.helpers.fake_upstream import (
     MEMORY,
     NAME,
@@ -738,7 +739,7 @@ def test_a_tarball_with_a_wrong_byte(kind: str, upstream: Upstream, tmp_path: Pa
     whole = path.read_bytes()
     origin.unpack(path, tmp_path / "whole")
     for number, at in enumerate(range(20, len(whole), len(whole) // 25)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        path.write_bytes(flipped(whole, at))
         into = tmp_path / str(number)
         try:
             origin.classify(str(path))

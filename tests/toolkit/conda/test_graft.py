@@ -31,6 +31,7 @@ from lmsbuild.errors import (
 from lmsbuild.tools import elf
 from lmsbuild.wheel.base import AlreadyGraftedError, CpuOnlyWheelError
 from lmsbuild.wheel.request import GraftRequest
+from toolkit.helpers.damage import flipped
 from toolkit.helpers.fake_conda_base import (
     BUILD,
     INDEX,
@@ -248,7 +249,7 @@ def test_a_package_with_a_wrong_byte(fake: FakeTorch, tmp_path: Path, suffix: st
     whole = base.read_bytes()
     refused = 0
     for at in range(len(whole) // 4, len(whole) // 2, len(whole) // 40):
-        base.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        base.write_bytes(flipped(whole, at))
         try:
             condabase.unpack(base, [], tmp_path / f"out-{at}")
         except LmsbuildError:

@@ -117,28 +117,26 @@ def test_a_wheel_is_fetched_once(index: Index, tmp_path: Path) -> None:
     assert index.delivered == 1
 
 
-def test_a_local_version_is_fetched_once(index: Index, tmp_path: Path) -> None:
-    (data,) = index.files.values()
-    name = CUDA_WHEEL_NAME.replace("-1.0-", "-1.0+cu1-")
-    made = tmp_path / name
-    made.write_bytes(data)
-    index.files = {name: with_version(made, "1.0+cu1").read_bytes()}
-    first = fetch_wheel(CUDA, TARGET, tmp_path / "cache")
-    assert fetch_wheel(CUDA, TARGET, tmp_path / "cache") == first
+def test_a_local_version_is_fetched_once(index: Index, fake: FakeTorch, tmp_path: Path) -> None:
+    wheel = local_version(fake, "cu1", tmp_path)
+    index.files = {wheel.name: wheel.read_bytes()}
+    first = fetch_wheel(f"torch=={VERSION}", TARGET, tmp_path / "cache")
+    assert first.index_sha256 == first.sha256
+    assert fetch_wheel(f"torch=={VERSION}", TARGET, tmp_path / "cache") == first
     assert index.delivered == 1
 
 
-def with_version(path: Path, version: str) -> Path:
-    """The wheel, with this version in its METADATA and in the name of its dist-info."""
-    with zipfile.ZipFile(path) as old:
-        members = {info.filename: old.read(info) for info in old.infolist()}
-    with zipfile.ZipFile(path, "w") as new:
-        for name, data in members.items():
-            text = data
-            if name.endswith("/METADATA"):
-                text = data.replace(b"Version: 1.0\n", f"Version: {version}\n".encode())
-            new.writestr(name.replace("-1.0.dist-info", f"-{version}.dist-info"), text)
-    return path
+def local_version(fake: FakeTorch, local: str, folder: Path) -> Path:
+    """The fake wheel, with a local version."""
+    version = f"{VERSION}+{local}"
+    members = {
+        name.replace(VERSION, version): data.replace(
+            f"Version: {VERSION}".encode(), f"Version: {version}".encode()
+        )
+        for name, data in fake.wheel.members.items()
+    }
+    dist_info, name = (text.replace(VERSION, version) for text in (DIST_INFO, WHEEL_NAME))
+    return Wheel(members, dist_info).write(folder / name)
 
 
 def test_an_index_without_hashes_is_said_to_have_none(index: Index, tmp_path: Path) -> None:
@@ -156,15 +154,8 @@ def test_a_changed_file_in_the_cache_is_fetched_again(index: Index, tmp_path: Pa
 
 
 def test_a_torch_without_cuda_is_not_taken(index: Index, fake: FakeTorch, tmp_path: Path) -> None:
-    members = {
-        name.replace(VERSION, f"{VERSION}+cpu"): data.replace(
-            f"Version: {VERSION}".encode(), f"Version: {VERSION}+cpu".encode()
-        )
-        for name, data in fake.wheel.members.items()
-    }
-    folder = DIST_INFO.replace(VERSION, f"{VERSION}+cpu")
-    name = WHEEL_NAME.replace(VERSION, f"{VERSION}+cpu")
-    index.files[name] = Wheel(members, folder).write(tmp_path / name).read_bytes()
+    wheel = local_version(fake, "cpu", tmp_path)
+    index.files[wheel.name] = wheel.read_bytes()
     index.files[WHEEL_NAME] = fake.base.read_bytes()
     found = fetch_wheel(f"torch=={VERSION}", TARGET, tmp_path / "cache")
     assert found.path.name == WHEEL_NAME
