@@ -182,6 +182,28 @@ def test_a_storage_may_die_during_a_capture(used):
     assert torch.cuda.lms.stats()["host_used_bytes"] < 2 << 20
 
 
+def test_what_dies_during_a_capture_goes_back_behind_its_uses():
+    # The stream on which it was allocated is not known, and LMS has chosen another one.
+    side = torch.cuda.Stream()
+    torch.cuda.set_enabled_lms(False)
+    with torch.cuda.stream(side):
+        tensors = [pattern(2)]
+        out = torch.empty_like(tensors[0])
+    turn_on()
+    torch.cuda.current_stream().wait_stream(side)
+    managed(tensors[0])
+    evict()
+    managed(tensors[0])
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.mul(tensors[0], 2, out=out)
+    capture(tensors.clear)
+    others = [torch.zeros_like(out) for _ in range(4)]
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
+    assert all(other.sum().item() == 0 for other in others)
+
+
 def around_a_failed_capture(device, told):
     """What becomes of a tensor before a capture that fails, and after it.
 

@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from releases import RELEASE, since, untyped_storage
+from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 
 
@@ -45,6 +46,25 @@ def test_resized_on_the_device():
     x.resize_(floats(2))
     evict()
     assert torch.equal(x[: floats(1)].cpu(), pattern(1, device="cpu"))
+
+
+def resized(device, elements):
+    """Tensors of which the first is older than LMS and grows to half of the device."""
+    import torch
+
+    mib = 1 << 20
+    x = torch.full((elements,), 3.0, device="cuda")
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    rows = [torch.full((4 * mib,), float(i), device="cuda") for i in range(2)]  # 16 MiB each
+    x.resize_(8 * mib)
+    same = bool((x[:elements] == 3).all())
+    return same and all(bool((row == i).all()) for i, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("elements", [1 << 22, 1 << 8], ids=["adopted", "too small"])
+def test_what_is_older_than_lms_gets_room_when_it_grows(elements):
+    assert run_sim(resized, elements, mib=64)
 
 
 def test_storage_resize_of_a_paged_out_storage():

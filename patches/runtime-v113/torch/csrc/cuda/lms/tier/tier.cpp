@@ -163,6 +163,7 @@ compat::cca::CUDAAllocator* Tier::install() {
     seam->hooks.store(nullptr, std::memory_order_release);
     TORCH_CHECK(false, kTooLate);
   }
+  Runtime::get().tier = get();
   return allocator;
 }
 

@@ -15,6 +15,7 @@ Pager::Pager(
     c10::DeviceIndex device,
     const Settings& settings,
     compat::cca::CUDAAllocator* native,
+    c10::Allocator* tier,
     Attention& attention)
     : device(device),
       pools(device),
@@ -32,7 +33,8 @@ Pager::Pager(
           recorders,
           attention),
       follower(device, settings, pools, registry, policy, mover, room, stats, recorders.own),
-      native_(native) {}
+      native_(native),
+      tier_(tier) {}
 
 Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   Block* block = Registry::block_of(storage);
@@ -41,6 +43,7 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
     if (&whole != &storage) {
       return adopt_sliced(whole, storage, smallest);
     }
+    resize_with_tier(storage);
     const at::DataPtr& data = compat::data_ptr(storage);
     const size_t bytes = compat::nbytes(storage);
     if (bytes < smallest || bytes == 0 || !registry.is_native(data) || pools.owns(data.get())) {
@@ -51,6 +54,15 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   }
   registry.claim(*block, storage);
   return block;
+}
+
+// A storage from before LMS has the native allocator. Resizing it would ask that for memory, which
+// makes no room.
+void Pager::resize_with_tier(c10::StorageImpl& storage) const {
+  const c10::Allocator* const allocator = storage.allocator();
+  if (allocator && allocator != tier_ && allocator->raw_deleter() == native_.deleter()) {
+    storage.set_allocator(tier_);
+  }
 }
 
 // Adopts a storage that was sliced. From now on it stays, because the slice has an address in it.

@@ -21,6 +21,7 @@ class Pager : private Registry::Listener {
       c10::DeviceIndex device,
       const Settings& settings,
       compat::cca::CUDAAllocator* native,
+      c10::Allocator* tier,
       Attention& attention);
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
@@ -98,11 +99,13 @@ class Pager : private Registry::Listener {
   void reset_accumulated_stats();
 
  private:
+  void resize_with_tier(c10::StorageImpl& storage) const;
   Block* adopt_sliced(c10::StorageImpl& storage, c10::StorageImpl& slice, size_t smallest);
   void born(Block& block) override;
   void died(Block* block) noexcept override;
 
   const Native native_;
+  c10::Allocator* const tier_;
 };
 
 } // namespace torch::cuda::lms

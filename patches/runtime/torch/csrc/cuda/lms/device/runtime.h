@@ -16,9 +16,10 @@ class Runtime {
 
   Settings settings;
 
-  // The allocator behind the tier, and the part that watches operators. Both are null until LMS is
-  // turned on for the first time.
+  // The allocator behind the tier, the tier, and the part that watches operators. They are null
+  // until LMS is turned on for the first time.
   compat::cca::CUDAAllocator* native = nullptr;
+  c10::Allocator* tier = nullptr;
   Attention* attention = nullptr;
 
   // The pager of a device. Creates it at the first call.

@@ -553,7 +553,9 @@ void Mover::discard(Block& block, bool captured) noexcept {
     if (block.memory) {
       strays_.leave(block, captured);
     }
-    if (block.memory && captured && (block.arrived || block.left)) {
+    if (block.memory && captured && block.moved_home) {
+      keep_until(end_of_uses(block), block, block.home);
+    } else if (block.memory && captured && (block.arrived || block.left)) {
       // A captured stream must not wait for work outside of its graph. A copy to the host waits for
       // the block's page-in.
       keep_until(block.left ? block.left : block.arrived, block, block.home);
@@ -563,15 +565,8 @@ void Mover::discard(Block& block, bool captured) noexcept {
       // but the block may have been paged in on another stream.
       if (block.moved_home && ordered) {
         behind_uses(block, block.home->stream(), false);
-      } else if (block.moved_home && !captured) {
-        const cudaStream_t out = transfer_.out();
-        behind_uses(block, out, false);
-        for (const EventRef& event : {block.left, block.arrived}) {
-          if (event) {
-            event->block(out);
-          }
-        }
-        keep_until(transfer_.events().record(out), block, std::nullopt);
+      } else if (block.moved_home) {
+        keep_until(end_of_uses(block), block, std::nullopt);
       }
       for (const EventRef& event : {block.left, block.arrived}) {
         if (!event || !block.memory) {
@@ -601,6 +596,24 @@ void Mover::discard(Block& block, bool captured) noexcept {
   }
   Lock::drop_later(std::exchange(block.memory, at::DataPtr()));
   supply_.drop(block);
+}
+
+// An event after all transfers and known uses of the block, except those that are being captured:
+// what a graph uses stays for as long as the graph may run.
+EventRef Mover::end_of_uses(Block& block) {
+  const cudaStream_t out = transfer_.out();
+  for (const Use& use : block.uses) {
+    Timeline& line = *use.timeline;
+    if (!lasting(line.stream()) || !compat::is_capturing(line.stream().stream())) {
+      (use.recorded ? line.mark() : line.after(use.position))->block(out);
+    }
+  }
+  for (const EventRef& event : {block.left, block.arrived}) {
+    if (event) {
+      event->block(out);
+    }
+  }
+  return transfer_.events().record(out);
 }
 
 void Mover::keep_until(

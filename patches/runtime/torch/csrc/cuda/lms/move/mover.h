@@ -196,6 +196,7 @@ class Mover {
   }
   static Transfer::Engine engine_of(const Block& block);
   void behind_uses(Block& block, cudaStream_t stream, bool everything);
+  EventRef end_of_uses(Block& block);
   void leave_memory(const Block& block, EventRef last_use);
   void revert(Block& block);
   void keep_until(const EventRef& done, Block& block, std::optional<c10::cuda::CUDAStream> home);

@@ -17,6 +17,7 @@ compat::cca::CUDAAllocator* Tier::install() {
   // Storages use this allocator when they are resized, and newer versions of PyTorch get the
   // caching allocator from here.
   c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
+  Runtime::get().tier = tier;
   return allocator;
 }
 
