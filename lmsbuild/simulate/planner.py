@@ -19,6 +19,7 @@ from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.trace import Trace
 from lmsbuild.tools import atomic
 from lmsbuild.tools.cache import scratch, sha256_of_files
+from lmsbuild.tools.cache_content import in_use
 
 # What of the runtime needs neither torch nor CUDA.
 _PARTS = ("iteration", "forecast", "simulation", "timeline")
@@ -174,19 +175,26 @@ def planner(patches: Path, cache: Path) -> Planner:
     compiler = find_compiler(platform.machine())
     folder = cache / "libraries" / f"planner-{_key(files, compiler)}"
     library = folder / _LIBRARY
-    if not library.exists():
-        with scratch(cache) as work:
-            built = Path(work) / _LIBRARY
-            sources = [str(path) for path in files.values() if path.suffix == ".cpp"]
-            command = [*compiler.command, *_FLAGS, "-I", str(runtime), *sources, "-o", str(built)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise CompileError(
-                    f"the planner does not compile with {compiler.version}", detail=done.stderr
-                )
-            folder.mkdir(parents=True, exist_ok=True)
-            atomic.write_bytes(library, built.read_bytes())
-    return Planner(library)
+    with in_use(cache):
+        if not library.exists():
+            _compile(files, runtime, compiler, library, cache)
+        return Planner(library)
+
+
+def _compile(
+    files: Mapping[str, Path], runtime: Path, compiler: Compiler, library: Path, cache: Path
+) -> None:
+    with scratch(cache) as work:
+        built = Path(work) / _LIBRARY
+        sources = [str(path) for path in files.values() if path.suffix == ".cpp"]
+        command = [*compiler.command, *_FLAGS, "-I", str(runtime), *sources, "-o", str(built)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise CompileError(
+                f"the planner does not compile with {compiler.version}", detail=done.stderr
+            )
+        library.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write_bytes(library, built.read_bytes())
 
 
 def _key(files: Mapping[str, Path], compiler: Compiler) -> str:

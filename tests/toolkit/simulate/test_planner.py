@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
-from lmsbuild.errors import TraceError
+from lmsbuild.errors import BusyError, TraceError
 from lmsbuild.native.toolchain import Compiler
+from lmsbuild.resources import patches_dir
 from lmsbuild.simulate import lms_report
-from lmsbuild.simulate.planner import Machine, Planner, Simulation, _key
+from lmsbuild.simulate import planner as planner_module
+from lmsbuild.simulate.planner import Machine, Planner, Simulation, _key, planner
 from lmsbuild.simulate.trace import read_trace
+from lmsbuild.tools.cache_content import clean
 from tests.toolkit.simulate.traces import MB, Recording, training
 
 LAYERS = 8
 # Weights, activations, what is unmanaged. Gradients of the iteration before are gone at the peak,
 # and the first of its own is allocated in the first backward operator.
 PEAK = (2 * LAYERS + 10 * LAYERS + 1 + 2) * MB
+COMPILER = Compiler(command=("g++",), version="g++ 12", machine="x86_64")
 
 
 def simulate(
@@ -32,9 +38,30 @@ def simulate(
 
 def test_each_machine_has_a_library_of_its_own(tmp_path: Path) -> None:
     def key(machine: str, *command: str) -> str:
-        return _key({}, Compiler(command=command, version="g++ 12", machine=machine))
+        return _key({}, dataclasses.replace(COMPILER, command=command, machine=machine))
 
     assert len({key("x86_64", "g++"), key("aarch64", "g++"), key("x86_64", "g++", "-m32")}) == 3
+
+
+def test_the_cache_is_not_cleaned_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiles(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        with pytest.raises(BusyError):
+            clean(tmp_path)
+        Path(command[-1]).write_bytes(b"a library")
+        return subprocess.CompletedProcess(command, 0)
+
+    def loads(library: Path) -> None:
+        with pytest.raises(BusyError):
+            clean(tmp_path)
+        assert library.read_bytes() == b"a library"
+
+    monkeypatch.setattr(planner_module.subprocess, "run", compiles)
+    monkeypatch.setattr(planner_module, "find_compiler", lambda _: COMPILER)
+    monkeypatch.setattr(planner_module, "Planner", loads)
+    planner(patches_dir(), tmp_path)
+    assert clean(tmp_path)
 
 
 def test_everything_fits(compiled: Planner, tmp_path: Path) -> None:
