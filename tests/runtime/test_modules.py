@@ -7,7 +7,7 @@ import pytest
 import torch
 from releases import RELEASE, since
 from stress import assert_same_bits
-from tensors import stat
+from tensors import evict, is_resident, managed, pattern, stat
 from torch import nn
 from training import inputs, network
 
@@ -50,6 +50,28 @@ def test_copies_of_a_wrapped_module():
     assert all(parameter.grad is None for parameter in module.parameters())
     loaded = pickle.loads(pickle.dumps(module))
     assert loaded(x).equal(module(x))
+
+
+def test_replicas_of_a_wrapped_module():
+    """DataParallel's, whose parameters are other tensors, and no parameters."""
+
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(pattern(1))
+
+        def forward(self):
+            return is_resident(self.weight), self.weight.device
+
+    module = torch.cuda.lms.wrap(torch.cuda.lms.wrap(Scale()))
+    replica = module._replicate_for_data_parallel()
+    # As torch.nn.parallel.replicate() does, whose broadcast needs NCCL or a peer's memory.
+    weight = managed(module.weight.detach().to("cuda:1"))
+    replica.weight, replica._former_parameters = weight, {"weight": weight}
+    evict()
+    assert module() == (True, torch.device("cuda:0"))
+    assert not is_resident(weight)
+    assert replica() == (True, torch.device("cuda:1"))
 
 
 @pytest.mark.usefixtures("conversion")

@@ -20,6 +20,7 @@ import gc
 import os
 import sys
 import threading
+import types
 import warnings
 
 import torch
@@ -786,6 +787,9 @@ def _tensors(values):
         if isinstance(value, torch.nn.Module):
             yield from value.parameters()
             yield from value.buffers()
+            for module in value.modules():
+                # Where DataParallel's replicas have their parameters.
+                yield from getattr(module, "_former_parameters", {}).values()
         else:
             yield value
 
@@ -1163,13 +1167,25 @@ class _Forward:
     Not a function, because a copy of a module would share it, and compute with the original.
     """
 
-    def __init__(self, module):
+    def __init__(self, module, forward):
         self._module = module
-        functools.update_wrapper(self, module.forward)
+        functools.update_wrapper(self, forward)
+        module.forward = self
+        if hasattr(module, "_replicate_for_data_parallel"):
+            module._replicate_for_data_parallel = self.replicate
 
     def __call__(self, *args, **kwargs):
         with _region_of(_storages_in((self._module, *args, *kwargs.values()))):
             return self.__wrapped__(*args, **kwargs)
+
+    def replicate(self):
+        """Returns what DataParallel computes with on another GPU; it shares attributes, too."""
+        replica = type(self._module)._replicate_for_data_parallel(self._module)
+        forward = self.__wrapped__
+        if getattr(forward, "__self__", None) is self._module:
+            forward = types.MethodType(forward.__func__, replica)
+        _Forward(replica, forward)
+        return replica
 
 
 def _as_hook(function):
@@ -1273,7 +1289,8 @@ def wrap(target):
         model.attention = torch.cuda.lms.wrap(model.attention)
     """
     if isinstance(target, torch.nn.Module):
-        target.forward = _Forward(target)
+        if not isinstance(target.forward, _Forward):
+            _Forward(target, target.forward)
         return target
     if isinstance(target, type) and issubclass(target, torch.autograd.Function):
         target.forward = staticmethod(_as_operator(target.forward))
