@@ -282,6 +282,17 @@ class Graph:
         return [is_resident(tensor) for tensor in inputs]
 
 
+def test_what_compiled_code_drops_is_freed_at_once():
+    class Dropping(Graph):
+        @torch.cuda.lms.region
+        def __call__(self, inputs):
+            before = torch.cuda.memory_allocated()
+            inputs.clear()
+            return before - torch.cuda.memory_allocated()
+
+    assert Dropping(cpp_wrapper=True)([managed(pattern(1))]) == 1 << 20
+
+
 @pytest.mark.parametrize(
     ("options", "stays"),
     [

@@ -1,7 +1,9 @@
 """Modules that change device or type, and tensors that swap places."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -72,6 +74,21 @@ def test_replicas_of_a_wrapped_module():
     assert module() == (True, torch.device("cuda:0"))
     assert not is_resident(weight)
     assert replica() == (True, torch.device("cuda:1"))
+
+
+def test_a_wrapped_module_is_in_no_cycle():
+    """Its memory must not wait until Python collects garbage, nor a replica's for each step."""
+    module = torch.cuda.lms.wrap(network())
+    forward, replica = module.forward, module._replicate_for_data_parallel()
+    gone = [weakref.ref(module), weakref.ref(replica)]
+    gc.disable()
+    try:
+        del module, replica
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()
+    with pytest.raises(RuntimeError, match="does not exist any more"):
+        forward(inputs())
 
 
 @pytest.mark.usefixtures("conversion")

@@ -98,6 +98,12 @@ def test_mistakes(tmp_path):
     torch.cuda.lms._headers.clear()
     with pytest.raises(RuntimeError, match="nothing was recorded on GPU 0"):
         torch.cuda.lms.plot(tmp_path / "page.html")
+    with torch.cuda.lms.record():
+        pass
+    with pytest.raises(KeyError), torch.cuda.lms.record():
+        raise KeyError
+    with pytest.raises(RuntimeError, match="nothing was recorded on GPU 0"):
+        torch.cuda.lms.plot(tmp_path / "page.html")
     with torch.cuda.lms.record(), pytest.raises(RuntimeError, match="GPU 0 is being recorded"):
         torch.cuda.lms.plot(tmp_path / "page.html")
     with pytest.raises(ValueError, match=r"has to end with \.html"):

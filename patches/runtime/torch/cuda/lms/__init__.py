@@ -22,6 +22,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 
 import torch
 from torch.cuda.lms import environment, hint
@@ -472,6 +473,7 @@ def record(path=None, device=None):
         torch.cuda.synchronize(index)
         before = stats(index)
         allocated = torch.cuda.memory_allocated(index)
+        _headers.pop(index, None)  # what the library has recorded is about to go
         _check(_library.lms_record(index, 1))
         try:
             yield
@@ -1164,27 +1166,56 @@ def _as_operator(function):
 class _Forward:
     """A module's ``forward`` as one operator on its arguments and on what the module has.
 
-    Not a function, because a copy of a module would share it, and compute with the original.
+    Not a function, because a copy of a module would share it, and compute with the original. The
+    reference to the module is weak, because a cycle would keep GPU memory until Python collects
+    garbage.
     """
 
-    def __init__(self, module, forward):
-        self._module = module
-        functools.update_wrapper(self, forward)
+    def __init__(self, module, function=None, bound=True):
+        # Without ``bound``, the function has the module already, or needs none. None stands for
+        # that of the module's class, which need not have a name by which pickle finds it.
+        self._module = weakref.ref(module)
+        self._function = type(module).forward if function is None else function
+        self._bound = bound
+        for name in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(self._function, name):
+                setattr(self, name, getattr(self._function, name))
         module.forward = self
         if hasattr(module, "_replicate_for_data_parallel"):
             module._replicate_for_data_parallel = self.replicate
 
+    @classmethod
+    def install(cls, module):
+        forward = module.forward
+        if getattr(forward, "__self__", None) is module:
+            cls(module, forward.__func__)
+        elif not isinstance(forward, cls):
+            cls(module, forward, bound=False)
+
+    def _alive(self):
+        module = self._module()
+        if module is None:
+            raise RuntimeError("LMS: the module that wrap() got does not exist any more")
+        return module
+
+    @property
+    def __wrapped__(self):
+        return types.MethodType(self._function, self._alive()) if self._bound else self._function
+
     def __call__(self, *args, **kwargs):
-        with _region_of(_storages_in((self._module, *args, *kwargs.values()))):
+        with _region_of(_storages_in((self._alive(), *args, *kwargs.values()))):
             return self.__wrapped__(*args, **kwargs)
+
+    def __reduce__(self):
+        module = self._alive()
+        inherited = self._bound and self._function is type(module).forward
+        return _Forward, (module, None if inherited else self._function, self._bound)
 
     def replicate(self):
         """Returns what DataParallel computes with on another GPU; it shares attributes, too."""
-        replica = type(self._module)._replicate_for_data_parallel(self._module)
-        forward = self.__wrapped__
-        if getattr(forward, "__self__", None) is self._module:
-            forward = types.MethodType(forward.__func__, replica)
-        _Forward(replica, forward)
+        module = self._alive()
+        replica = type(module)._replicate_for_data_parallel(module)
+        _Forward(replica, self._function, self._bound)
         return replica
 
 
@@ -1250,6 +1281,7 @@ def _region_of(storages):
     storages = [s for s in storages if s.device.type == "cuda"]
     addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
     _check(_library.lms_begin_region(addresses, len(storages)))
+    del storages  # code that was compiled frees its inputs early
     try:
         yield
     finally:
@@ -1289,8 +1321,7 @@ def wrap(target):
         model.attention = torch.cuda.lms.wrap(model.attention)
     """
     if isinstance(target, torch.nn.Module):
-        if not isinstance(target.forward, _Forward):
-            _Forward(target, target.forward)
+        _Forward.install(target)
         return target
     if isinstance(target, type) and issubclass(target, torch.autograd.Function):
         target.forward = staticmethod(_as_operator(target.forward))
