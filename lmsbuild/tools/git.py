@@ -52,6 +52,7 @@ CONFIGURATION = {
     "mailinfo.scissors": "false",
     "maintenance.auto": "false",
     "rerere.enabled": "false",
+    "status.showStash": "false",
 }
 
 # Configuration for a work tree that is filled from scratch: what is in it must be what is in
@@ -280,7 +281,9 @@ def only_line_ends(repo: Repo) -> bool:
     # A row for each file that differs in more; without the user's conversions, which hide it.
     listing = run(repo, "diff", *options, "HEAD", verbatim=True)
     rows = (line.split("\t")[:2] for line in listing.splitlines())
-    return all(row == ["0", "0"] for row in rows)
+    # Such a row has zeros for a file whose mode differs, too.
+    modes = run(repo, "diff", "--summary", "--ignore-submodules=dirty", "HEAD", verbatim=True)
+    return not modes and all(row == ["0", "0"] for row in rows)
 
 
 def sanitized_subject(repo: Repo, commit: str) -> str:

@@ -136,6 +136,11 @@ def test_line_ends_and_a_change_are_a_change(upstream: Upstream) -> None:
     refused(upstream, DirtySourceError, "not committed")
 
 
+def test_a_mode_is_a_change(upstream: Upstream) -> None:
+    (upstream.checkout / MEMORY).chmod(0o755)
+    refused(upstream, DirtySourceError, "not committed")
+
+
 def test_a_shallow_clone(upstream: Upstream, tmp_path: Path) -> None:
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "--quiet", "--depth=1", upstream.checkout.as_uri(), str(shallow))
@@ -231,8 +236,10 @@ def test_the_same_base_gives_the_same_commits_whatever_the_configuration(
         "[apply]\nwhitespace = fix\nignoreWhitespace = change\n"
         "[am]\nthreeWay = true\nkeepcr = true\nmessageId = true\n"
         "[i18n]\ncommitEncoding = ISO-8859-1\n[mailinfo]\nscissors = true\n"
-        "[color]\nui = always\n[status]\nshowUntrackedFiles = all\n"
+        "[color]\nui = always\n[status]\nshowUntrackedFiles = all\nshowStash = true\n"
     )
+    (other / "version.txt").write_text("work in progress\n")
+    git(other, "-c", "user.name=A", "-c", "user.email=a@example.org", "stash", "--quiet")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(configuration))
     monkeypatch.setenv("GIT_AUTHOR_DATE", "2001-01-01T00:00:00Z")
     monkeypatch.setenv("GIT_COMMITTER_NAME", "Nobody")
