@@ -29,7 +29,7 @@ from lmsbuild.tools import git
 from lmsbuild.tools.atomic import write_files
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.download import Target
-from lmsbuild.tools.fetch import fetch_newest, fetch_wheel
+from lmsbuild.tools.fetch import fetch_newest, fetch_wheel, forgotten_if_unfit
 from lmsbuild.tools.report import Report
 from lmsbuild.wheel import integrity, runtime_library
 from lmsbuild.wheel.base import BaseWheel, identify
@@ -115,15 +115,23 @@ def port(registry: Registry, request: PortRequest, report: Report) -> Ported:
 
 def _wheel(given: Path | None, name: str, target: Target, cache: Path, report: Report) -> BaseWheel:
     version = name.removeprefix("v")
-    path = (
-        given
-        or fetch_wheel(
-            f"torch=={version}",
-            target,
-            cache,
-            lambda what, done, total: report(f"download {what}", done, total),
-        ).path
+    if given is not None:
+        return _identified(given, version)
+    requirement = f"torch=={version}"
+    fetched = fetch_wheel(
+        requirement,
+        target,
+        cache,
+        lambda what, done, total: report(f"download {what}", done, total),
     )
+    with forgotten_if_unfit(requirement, target, cache):
+        base = _identified(fetched.path, version)
+        if base.version.local:
+            raise ForeignWheelError(f"{fetched.path.name} is not the official build of {version}")
+    return base
+
+
+def _identified(path: Path, version: str) -> BaseWheel:
     base = identify(path)
     if base.version.public != version:
         raise ForeignWheelError(f"{path.name} is torch {base.version}, not {version}")

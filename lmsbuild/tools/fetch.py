@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild.errors import DamagedWheelError, HeadersError
+from lmsbuild.errors import DamagedWheelError, HeadersError, InputError
 from lmsbuild.tools import atomic, zipcopy
 from lmsbuild.tools.cache import scratch, sha256_of
 from lmsbuild.tools.download import NotOnIndexError, Progress, Target, download
@@ -50,6 +52,26 @@ def fetch_newest(
     Always asks the index. Raises as fetch_wheel.
     """
     return _download(requirement, target, cache, progress)
+
+
+@contextmanager
+def forgotten_if_unfit(requirement: str, target: Target, cache: Path) -> Iterator[None]:
+    """Checks a wheel that fetch_wheel() gave: if it is not the one that was meant, it is forgotten.
+
+    Otherwise it would be refused again after the user has changed the index.
+
+    Raises:
+        InputError: as the block; the message says that the index gave the wheel.
+    """
+    try:
+        yield
+    except InputError as error:
+        _note(requirement, target, cache).unlink(missing_ok=True)
+        raise type(error)(
+            f"{error}; it is what pip's index has for {requirement}, see `pip config list` and the"
+            " PIP_ variables",
+            detail=error.detail,
+        ) from error
 
 
 def _note(requirement: str, target: Target, cache: Path) -> Path:

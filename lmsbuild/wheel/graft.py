@@ -65,15 +65,6 @@ def make_parts(
     official = request.architecture in tag.architectures
     base, digest, index_digest = _obtain(request, report)
     console.detail(f"base: {base.path} (SHA-256 {digest})")
-    total = sum(info.file_size for info in zipfile.ZipFile(base.path).infolist())
-    basewheel.check(
-        base,
-        tag,
-        architecture=request.architecture,
-        python=request.python,
-        official=official,
-        advance=counter("check", total, report),
-    )
     with integrity.open_wheel(base.path) as wheel:
         parts = build(
             _WheelBase(
@@ -139,14 +130,29 @@ class _WheelBase:
 
 
 def _obtain(request: GraftRequest, report: Report) -> tuple[BaseWheel, str, str | None]:
-    """The base wheel with its SHA-256, and the SHA-256 that the index lists."""
+    """The base wheel, checked, with its SHA-256, and the SHA-256 that the index lists."""
     if request.base is not None:
-        base = basewheel.identify(request.base)
+        base = _checked(request, request.base, report)
         total = request.base.stat().st_size
         return base, sha256_of(request.base, counter("read", total, report)), None
     assert request.python is not None, "the caller chooses a Python where there is no base"
     target = Target(python=request.python, architecture=request.architecture)
-    fetched = fetch.fetch_wheel(
-        f"{PROJECT}=={request.tag.version}", target, request.cache, prefixed("download", report)
+    requirement = f"{PROJECT}=={request.tag.version}"
+    fetched = fetch.fetch_wheel(requirement, target, request.cache, prefixed("download", report))
+    with fetch.forgotten_if_unfit(requirement, target, request.cache):
+        base = _checked(request, fetched.path, report)
+    return base, fetched.sha256, fetched.index_sha256
+
+
+def _checked(request: GraftRequest, path: Path, report: Report) -> BaseWheel:
+    base = basewheel.identify(path)
+    total = sum(info.file_size for info in zipfile.ZipFile(path).infolist())
+    basewheel.check(
+        base,
+        request.tag,
+        architecture=request.architecture,
+        python=request.python,
+        official=request.architecture in request.tag.architectures,
+        advance=counter("check", total, report),
     )
-    return basewheel.identify(fetched.path), fetched.sha256, fetched.index_sha256
+    return base

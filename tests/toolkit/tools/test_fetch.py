@@ -20,10 +20,20 @@ from urllib.parse import unquote
 import pytest
 from packaging.requirements import Requirement
 
-from lmsbuild.errors import DamagedWheelError, NetworkError, ToolMissingError
+from lmsbuild.errors import (
+    DamagedWheelError,
+    ForeignWheelError,
+    NetworkError,
+    ToolMissingError,
+)
 from lmsbuild.tools import fetch
 from lmsbuild.tools.download import NotOnIndexError, Target
-from lmsbuild.tools.fetch import fetch_newest, fetch_package, fetch_wheel
+from lmsbuild.tools.fetch import (
+    fetch_newest,
+    fetch_package,
+    fetch_wheel,
+    forgotten_if_unfit,
+)
 from toolkit.helpers.fake_torch import (
     CUDA_WHEEL_NAME,
     DIST_INFO,
@@ -124,6 +134,23 @@ def test_a_local_version_is_fetched_once(index: Index, fake: FakeTorch, tmp_path
     assert first.index_sha256 == first.sha256
     assert fetch_wheel(f"torch=={VERSION}", TARGET, tmp_path / "cache") == first
     assert index.delivered == 1
+
+
+def test_what_turns_out_to_be_another_wheel_is_fetched_again(
+    index: Index, fake: FakeTorch, tmp_path: Path
+) -> None:
+    requirement, cache = f"torch=={VERSION}", tmp_path / "cache"
+    index.files = {WHEEL_NAME: fake.base.read_bytes()}
+    fetch_wheel(requirement, TARGET, cache)
+    with (
+        pytest.raises(ForeignWheelError, match="it is what pip's index has for torch"),
+        forgotten_if_unfit(requirement, TARGET, cache),
+    ):
+        raise ForeignWheelError("another one")
+    with forgotten_if_unfit(requirement, TARGET, cache):
+        fetch_wheel(requirement, TARGET, cache)
+    fetch_wheel(requirement, TARGET, cache)
+    assert index.delivered == 2
 
 
 def local_version(fake: FakeTorch, local: str, folder: Path) -> Path:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -281,6 +282,18 @@ def test_a_grafted_wheel_is_no_base(
     with pytest.raises(AlreadyGraftedError):
         build_wheel(request_for(fake, tmp_path / "out", shared_cache, grafted.path), ignore)
     assert files_in(tmp_path / "out") == []
+
+
+def test_another_wheel_on_the_index_does_not_stick(
+    fake: FakeTorch, grafted: GraftResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_for(fake, tmp_path / "out", tmp_path / "cache")
+    official = os.environ["PIP_FIND_LINKS"]
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{official} {grafted.path.parent}")
+    with pytest.raises(AlreadyGraftedError, match="what pip's index has for torch"):
+        build_wheel(request, ignore)
+    monkeypatch.setenv("PIP_FIND_LINKS", official)
+    assert build_wheel(request, ignore).path.exists()
 
 
 def test_a_damaged_base_leaves_nothing(
