@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lmsbuild.cli.types import BYTES, GPU
+from lmsbuild.cli.types import GPU, BytesType
 
 Command = Callable[..., Any]
 
@@ -38,7 +38,7 @@ def fake_options(command: Command) -> Command:
             ),
             click.option(
                 "--smallest",
-                type=BYTES,
+                type=BytesType(least=0),
                 metavar="BYTES",
                 default="1MiB",
                 show_default=True,

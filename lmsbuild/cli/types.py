@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,27 @@ else:
 
 # A missing one is wrong usage: click says so, and exits with 2.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class NewFileType(click.Path):
+    """A file to be written, in a folder that exists: the work that comes first may take long."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.absolute().parent.is_dir():
+            self.fail(f"there is no folder {path.parent}", param, ctx)
+        return path
+
+
+NEW_FILE = NewFileType()
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -44,18 +66,27 @@ class _Completed(click.types.StringParamType):
 
 
 class BytesType(_IntType):
-    """A number of bytes: 16G is 16 * 10**9, 16GiB is 16 * 2**30."""
+    """A number of bytes: 16G is 16 * 10**9, 16GiB is 16 * 2**30. At least ``least``.
+
+    As the variables of torch.cuda.lms, in its environment.py, which is not imported without torch.
+    """
 
     name = "bytes"
+
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", str(value))
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", str(value).strip())
         if not found or (found[3] and not found[2]):
             self.fail(f"{value!r} is not a number of bytes such as 16G or 512MiB", param, ctx)
         power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
-        return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+        size = int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+        if size < self.least:
+            self.fail(f"{value!r} has to be at least {self.least}", param, ctx)
+        return size
 
 
 class LinkType(_LinkType):

@@ -213,7 +213,7 @@ def build(plan: BuildPlan) -> Path:
     if (outcome.directory / ".gitmodules").is_file():
         console.say("fetching the submodules")
         with git.session(), git.opened(outcome.directory) as repo:
-            git.run(repo, "submodule", "update", "--init", "--recursive")
+            git.fetch_submodules(repo)
     request.out.mkdir(parents=True, exist_ok=True)
     with folder_beside(request.out / plan.identifier) as folder:
         config = folder / "config.toml"

@@ -18,13 +18,14 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     runtime, name = sys.argv[1:]
+    del sys.argv[1:]  # a program that parses its arguments got none
     # Modules beside this file are not the program's.
     beside = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.getcwd()] + [p for p in sys.path if os.path.abspath(p) != beside]
     for line in sys.stdin:
         try:
             answer = _answer(runtime, name, json.loads(line))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             words = " ".join("{}: {}".format(type(error).__name__, error).split())
             answer = {"error": words[:500], "traceback": traceback.format_exc()}
         gc.collect()

@@ -75,7 +75,10 @@ def _provenance(path):
 def _library(torch, lms, path):
     import ctypes
 
-    path = path or os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_lms.so")
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    # In 1.1 to 1.5 it is a part of libc10_cuda.so.
+    found = [os.path.join(folder, name) for name in ("libtorch_lms.so", "libc10_cuda.so")]
+    path = path or next((name for name in found if os.path.exists(name)), found[0])
     told = {
         "path": path,
         "abi": None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from lmsbuild.errors import CompileError, ForeignWheelError, HeadersError, Serie
 from lmsbuild.native import link_stubs, manylinux
 from lmsbuild.native.link_stubs import shim_dir, version_script
 from lmsbuild.native.manylinux import ManylinuxPolicy
-from lmsbuild.native.toolchain import Compiler
+from lmsbuild.native.toolchain import Compiler, run
 from lmsbuild.registry import Tag
 from lmsbuild.tools import elf
 
@@ -350,7 +349,7 @@ def _check_exports(path: Path) -> None:
 
 
 def _run(command: Sequence[str], failure: str, log: Path) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    result = run(command)
     if result.returncode == 0:
         return
     output = result.stderr + result.stdout

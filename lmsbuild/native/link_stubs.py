@@ -19,6 +19,7 @@ from pathlib import Path
 from lmsbuild.architecture import architecture
 from lmsbuild.errors import CompileError
 from lmsbuild.native.manylinux import LIBRARIES, Limits, ManylinuxPolicy
+from lmsbuild.native.toolchain import run
 from lmsbuild.resources import data_file
 from lmsbuild.tools import elf
 
@@ -123,7 +124,7 @@ def _assemble(
         f"-Wl,-soname,{soname}",
         *version_script(script),
     ]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = run(command)
     if result.returncode:
         raise CompileError(
             f"{compiler[0]} cannot assemble a link stub of {soname}",

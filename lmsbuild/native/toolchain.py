@@ -7,6 +7,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmsbuild.architecture import architecture
@@ -59,6 +60,19 @@ def _package(machine: str) -> str:
         return "g++"
     # The name of the package in Debian.
     return architecture(machine).compiler_package
+
+
+# They add to the folders in which GCC looks for headers and libraries, before those that are given
+# with -isystem. What the runtime is compiled against is pinned.
+_SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler and keeps its output; only the command says where it looks for files."""
+    environment = {name: text for name, text in os.environ.items() if name not in _SEARCHED}
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", env=environment
+    )
 
 
 def _ask(command: tuple[str, ...], question: str) -> str:

@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import hashlib
 import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from lmsbuild.errors import CompileError, TraceError
 from lmsbuild.native.compile import RUNTIME_SOURCES
-from lmsbuild.native.toolchain import Compiler, find_compiler
+from lmsbuild.native.toolchain import Compiler, find_compiler, run
 from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.trace import Trace
 from lmsbuild.tools import atomic
@@ -188,7 +187,7 @@ def _compile(
         built = Path(work) / _LIBRARY
         sources = [str(path) for path in files.values() if path.suffix == ".cpp"]
         command = [*compiler.command, *_FLAGS, "-I", str(runtime), *sources, "-o", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = run(command)
         if done.returncode != 0:
             raise CompileError(
                 f"the planner does not compile with {compiler.version}", detail=done.stderr

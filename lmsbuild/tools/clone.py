@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,15 +10,15 @@ from git import RemoteProgress, Repo
 from git.exc import GitCommandError, GitCommandNotFound
 from git.exc import GitError as GitPythonError
 
-from lmsbuild.errors import NetworkError, SourceError
-from lmsbuild.tools.git import CONFIGURATION, VERBATIM, gist, machine_failure, words_of
-
-_NO_NETWORK = re.compile(
-    r"Could not resolve|Connection (?:timed out|refused|reset)|unable to access|early EOF"
-    r"|RPC failed|remote end hung up|Could not read from remote|Network is unreachable",
-    re.IGNORECASE,
+from lmsbuild.errors import SourceError
+from lmsbuild.tools.git import (
+    CONFIGURATION,
+    VERBATIM,
+    gist,
+    machine_failure,
+    network_failure,
+    words_of,
 )
-
 
 _STAGES = {
     RemoteProgress.COUNTING: "counting",
@@ -95,11 +94,8 @@ def clone(
             raise SourceError(f"{url} has no tag {branch}; name another --source") from error
         failure = machine_failure(words, into)
         absent = "does not appear to be a git repository" in words
-        if failure is None and not absent and _NO_NETWORK.search(words):
-            failure = NetworkError(
-                f"cloning {url} failed: {gist(words)}; check the network and run it again",
-                detail=words,
-            )
+        if failure is None and not absent:
+            failure = network_failure(words, f"cloning {url}")
         raise failure or SourceError(f"cannot clone {url}: {gist(words)}", detail=words) from error
     except GitPythonError as error:
         raise SourceError(f"cannot clone {url}: {gist(str(error))}") from error

@@ -28,6 +28,7 @@ from lmsbuild.errors import (
     DirtySourceError,
     GitError,
     LmsbuildError,
+    NetworkError,
     NoSpaceError,
     NotWritableError,
     SourceError,
@@ -65,6 +66,11 @@ VERBATIM = {
     "core.safecrlf": "false",
 }
 
+_NO_NETWORK = re.compile(
+    r"Could not resolve|Connection (?:timed out|refused|reset)|unable to access|early EOF"
+    r"|RPC failed|remote end hung up|Could not read from remote|Network is unreachable",
+    re.IGNORECASE,
+)
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _NO_PERMISSION = re.compile(r"Permission denied|Read-only file system", re.IGNORECASE)
 
@@ -159,6 +165,18 @@ def run(
         raise
     assert isinstance(output, str)
     return output
+
+
+def fetch_submodules(repo: Repo) -> None:
+    """Fetches them all, also those inside of others.
+
+    Raises NetworkError.
+    """
+    try:
+        run(repo, "submodule", "update", "--init", "--recursive")
+    except GitCommandError as error:
+        failure = network_failure(words_of(error), "fetching the submodules")
+        raise failure or error from error
 
 
 def head(repo: Repo) -> Commit:
@@ -431,6 +449,15 @@ def gist(words: str) -> str:
         if line.startswith(("fatal: ", "error: ")):
             return line.split(": ", 1)[1]
     return lines[-1] if lines else "git gave no reason"
+
+
+def network_failure(words: str, what: str) -> NetworkError | None:
+    """The failure of something, when git could not reach a repository."""
+    if not _NO_NETWORK.search(words):
+        return None
+    return NetworkError(
+        f"{what} failed: {gist(words)}; check the network and run it again", detail=words
+    )
 
 
 def machine_failure(words: str, where: Path) -> LmsbuildError | None:

@@ -22,7 +22,11 @@ from lmsbuild.wheel import integrity, markers
 # Packages that torch requires and that are of no use without a GPU.
 _GPU_PACKAGES = ("nvidia", "cuda", "triton")
 
-_INHERITED_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LMS_TEST_PYTHON")
+# What the user has set for programs of their own, and what would change the tests' results.
+_INHERITED = (
+    *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LMS_TEST_PYTHON", "PYTORCH_LMS"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"),
+)
 
 Say = Callable[[str], None]
 
@@ -67,9 +71,7 @@ def run_suite(
         _install(python, wheel, packages, full=gpu)
         if first:
             first(python)
-        environment = {
-            key: value for key, value in os.environ.items() if key not in _INHERITED_PYTHON
-        }
+        environment = {key: value for key, value in os.environ.items() if key not in _INHERITED}
         environment |= {"LMS_TEST_DEVICE": "gpu" if gpu else "sim", "PYTHONNOUSERSITE": "1"}
         work = folder / "work"
         work.mkdir()
@@ -163,7 +165,7 @@ def _install(python: Path, wheel: Path, packages: Sequence[str], *, full: bool) 
 
 
 def _run(command: Sequence[str], failure: str) -> None:
-    environment = {key: value for key, value in os.environ.items() if key not in _INHERITED_PYTHON}
+    environment = {key: value for key, value in os.environ.items() if key not in _INHERITED}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode:
         lines = [line for line in (result.stderr or result.stdout).splitlines() if line.strip()]

@@ -151,6 +151,16 @@ def test_what_is_wrong(told: Any, options: dict[str, Any], expected: str) -> Non
     assert more == []
 
 
+def test_a_library_that_is_a_part_of_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PyTorch 1.1 to 1.5."""
+    library = fake_torch(tmp_path) / "torch/lib/libtorch_lms.so"
+    library.rename(library.with_name("libc10_cuda.so"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert wrong(ask(sys.executable)) == []
+
+
 def test_the_library_of_the_add_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     site = fake_torch(tmp_path, version=f"{TAG.version}+cu130", provenance=False)
     release = site / "torch_lms/releases" / TAG.version

@@ -126,7 +126,8 @@ def serve(folder: Path, host: str, port: int) -> None:
     with made as server:
         console.say("serving; Ctrl-C ends it")
         # Of the socket, not of the request: the port may have been 0.
-        console.out.print(f"http://{host}:{server.server_address[1]}")
+        shown = f"[{host}]" if ":" in host else host
+        console.out.print(f"http://{shown}:{server.server_address[1]}")
         server.serve_forever()
 
 

@@ -11,7 +11,7 @@ from lmsbuild import console
 from lmsbuild.cli.machine_options import host_option, link_options
 from lmsbuild.cli.options import json_option
 from lmsbuild.cli.progress import counted
-from lmsbuild.cli.types import BYTES, EXISTING_FILE
+from lmsbuild.cli.types import BYTES, EXISTING_FILE, NEW_FILE
 from lmsbuild.resources import patches_dir
 from lmsbuild.simulate.link import Link
 from lmsbuild.simulate.planner import planner
@@ -29,8 +29,6 @@ def _check_forms(
             check_form(file)
         except ValueError as error:
             raise click.BadParameter(str(error), context, parameter) from error
-        if not file.absolute().parent.is_dir():
-            raise click.BadParameter(f"there is no folder {file.parent}", context, parameter)
     return files
 
 
@@ -47,7 +45,7 @@ def _check_forms(
 @click.option(
     "--out",
     "files",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     multiple=True,
     callback=_check_forms,

@@ -11,7 +11,7 @@ import click
 from lmsbuild import console
 from lmsbuild.cli.fake_options import fake_options
 from lmsbuild.cli.progress import StageDisplay
-from lmsbuild.cli.types import FUNCTION
+from lmsbuild.cli.types import FUNCTION, NEW_FILE
 from lmsbuild.simulate.fake import FakeProgram
 from lmsbuild.simulate.gpu import Gpu
 from lmsbuild.tools import atomic
@@ -23,7 +23,7 @@ from lmsbuild.tools import atomic
 @fake_options
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NEW_FILE,
     metavar="FILE",
     default="trace.json.gz",
     show_default=True,

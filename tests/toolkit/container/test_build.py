@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
 import platform
 import shutil
 import sys
@@ -23,6 +24,7 @@ from lmsbuild.container.cibuildwheel import find_builder
 from lmsbuild.errors import (
     BuildConfigError,
     BuilderError,
+    NetworkError,
     NoEngineError,
     NoIdentifierError,
     SourceBuildError,
@@ -257,6 +259,20 @@ def test_up_to_the_engines_door(upstream: Upstream, podman: Path, tmp_path: Path
     assert list(out.iterdir()) == []
     # The sources are patched; the next build goes on from there.
     assert "import the new module" in git(upstream.checkout, "log", "-1", "--format=%s")
+
+
+def test_submodules_that_cannot_be_fetched(upstream: Upstream, path: Path, podman: Path) -> None:
+    for name in ("basename", "sed", "uname"):  # git-submodule is a shell script
+        (path / name).symlink_to(shutil.which(name, path=os.defpath) or "")
+    where = upstream.checkout
+    (where / ".gitmodules").write_text('[submodule "x"]\npath = x\nurl = http://127.0.0.1:1/x\n')
+    (where / "x").mkdir()
+    git(where, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},x")
+    commit(where, "upstream: a submodule")
+    tag = dataclasses.replace(upstream.tag, pythons=(fake_source_build.PYTHON,))
+    made = plan(tag, source=str(where), patches=upstream.patches)
+    with pytest.raises(NetworkError, match=r"fetching the submodules failed: .*check the network"):
+        build(made)
 
 
 def test_sources_whose_build_would_lack_lms(upstream: Upstream, podman: Path) -> None:

@@ -83,6 +83,19 @@ def test_the_library_is_what_a_wheel_needs(
     assert manylinux.violations(made, manylinux.load_policy("manylinux_2_28", MACHINE)) == []
 
 
+def test_headers_of_the_environment_are_not_used(
+    fake: FakeTorch,
+    compiler: Compiler,
+    inputs: Inputs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "cuda_runtime_api.h").write_text("#error another CUDA\n")
+    for name in ("CPATH", "CPLUS_INCLUDE_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert build(fake, compiler, inputs, tmp_path / "out").exists()
+
+
 def test_the_bytes_do_not_depend_on_the_folder(
     fake: FakeTorch, compiler: Compiler, inputs: Inputs, tmp_path: Path
 ) -> None:

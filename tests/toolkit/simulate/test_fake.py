@@ -91,6 +91,13 @@ def test_a_trace(name: str, interpreter: Path, tmp_path: Path) -> None:
         assert (text["format"], text["version"]) == ("lms-trace", 1)
 
 
+def test_the_files_folder_is_looked_for_first(interpreter: Path, tmp_path: Path) -> None:
+    interpreter.write_text("#!/bin/false\n")
+    out = str(tmp_path / "missing" / "trace.json")
+    _, said = run("train:make", "--python", str(interpreter), "--out", out, code=2)
+    assert f"there is no folder {tmp_path / 'missing'}" in said
+
+
 def test_an_interpreter_that_dies(interpreter: Path) -> None:
     with (
         FakeProgram(interpreter, "train:make", gpus()["h200"]) as program,
@@ -104,6 +111,8 @@ def test_an_interpreter_that_dies(interpreter: Path) -> None:
     ("source", "message"),
     [
         (None, "ModuleNotFoundError: No module named 'trained'"),
+        ("import argparse\nargparse.ArgumentParser().parse_args()", "AttributeError: .*'make'"),
+        ("raise SystemExit('no data')", "SystemExit: no data"),
         ("x = 1", "AttributeError: .*no attribute 'make'"),
         ("print('hello')\ndef make(): pass", "ModuleNotFoundError: No module named 'torch'"),
     ],

@@ -46,7 +46,7 @@ def test_each_machine_has_a_library_of_its_own(tmp_path: Path) -> None:
 def test_the_cache_is_not_cleaned_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compiles(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def compiles(command: list[str]) -> subprocess.CompletedProcess[str]:
         with pytest.raises(BusyError):
             clean(tmp_path)
         Path(command[-1]).write_bytes(b"a library")
@@ -57,7 +57,7 @@ def test_the_cache_is_not_cleaned_meanwhile(
             clean(tmp_path)
         assert library.read_bytes() == b"a library"
 
-    monkeypatch.setattr(planner_module.subprocess, "run", compiles)
+    monkeypatch.setattr(planner_module, "run", compiles)
     monkeypatch.setattr(planner_module, "find_compiler", lambda _: COMPILER)
     monkeypatch.setattr(planner_module, "Planner", loads)
     planner(patches_dir(), tmp_path)

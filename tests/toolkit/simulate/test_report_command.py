@@ -67,6 +67,8 @@ def test_the_trace_has_a_limit(trace: str) -> None:
         (("--out", "x.pdf"), 2, "x.pdf: the name has to end with .html (a page), "),
         (("--out", "no/x.html"), 2, "there is no folder no"),
         (("--link", "usb"), 2, "'usb' is neither a link"),
+        (("--link-out", "0"), 2, "'0' has to be at least 1"),
+        (("--gpu-memory", "0"), 2, "'0' has to be at least 1"),
         (("--gpu-memory", "20M"), TraceError.exit_code, "alone needs 33000000 bytes"),
     ],
 )

@@ -34,6 +34,7 @@ print("the suite's own output", flush=True)
     "device": os.environ.get("LMS_TEST_DEVICE"),
     "python": os.environ.get("LMS_TEST_PYTHON"),
     "pythonpath": os.environ.get("PYTHONPATH"),
+    "inherited": [name for name in os.environ if name.startswith(("PYTORCH_", "PYTEST_"))],
     "modules": [name for name in ("torch", "filelock", "nvidia_cudnn", "click")
                 if importlib.util.find_spec(name)],
     "prefix": sys.prefix,
@@ -94,6 +95,11 @@ def test_the_simulated_device_gets_no_gpu_packages(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("LMS_TEST_PYTHON", "/some/python")
+    for name in [name for name in os.environ if name.startswith(("PYTORCH_", "PYTEST_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTORCH_LMS", "1")
+    monkeypatch.setenv("PYTORCH_LMS_ORACLE", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-n auto")
     said: list[str] = []
     cache = tmp_path / "cache"
     run_suite(
@@ -105,6 +111,7 @@ def test_the_simulated_device_gets_no_gpu_packages(
     assert call["arguments"] == ["-p", "no:cacheprovider", "-x", "-k", "gpt"]
     assert call["pythonpath"] is None
     assert call["python"] is None
+    assert call["inherited"] == ["PYTORCH_LMS_ORACLE"]
     assert str(call["prefix"]).startswith(str(cache))
     assert str(call["directory"]).startswith(str(cache))
     assert list(cache.iterdir()) == []  # the environment is gone

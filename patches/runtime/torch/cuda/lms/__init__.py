@@ -15,6 +15,7 @@ GPUs.
 import atexit
 import contextlib
 import ctypes
+import errno
 import functools
 import gc
 import os
@@ -452,6 +453,7 @@ def record(path=None, device=None):
         device (torch.device or int, optional): Default: the current device.
 
     Raises:
+        FileNotFoundError: if the file's folder does not exist.
         RuntimeError: if LMS is off, or if the device is being recorded already.
 
     Example::
@@ -465,6 +467,7 @@ def record(path=None, device=None):
 
     if not _settings["enabled"] or _load() is None:
         raise RuntimeError("LMS: record() needs a GPU and torch.cuda.set_enabled_lms(True)")
+    _check_folder(path)
     index = _index(device)
     if index in _recorded:
         raise RuntimeError("LMS: GPU {} is being recorded already".format(index))
@@ -501,6 +504,14 @@ def record(path=None, device=None):
         lms_trace.write(path, dict(header, names=names, events=events))
 
 
+def _check_folder(path):
+    """Before what is to be written is recorded, which can take long."""
+    if path is not None:
+        folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, "LMS: there is no such folder", folder)
+
+
 @contextlib.contextmanager
 def record_fake(path, gpu):
     r"""Records what a program would use on a GPU, without one, and writes it to a file.
@@ -523,6 +534,7 @@ def record_fake(path, gpu):
             1), and ``seconds`` that an operator takes at least (float).
 
     Raises:
+        FileNotFoundError: if the file's folder does not exist.
         RuntimeError: before PyTorch 2.6, or if there were fewer than two iterations.
 
     Example::
@@ -538,6 +550,7 @@ def record_fake(path, gpu):
     from torch.cuda.lms_fake.recording import recording
     from torch.cuda.lms_report.events import FORMAT, VERSION
 
+    _check_folder(path)
     given = Gpu(**gpu)
     with recording(given, _settings["size"]) as recorder:
         yield
