@@ -103,7 +103,8 @@ class ForwardingAllocator : public cca::CUDAAllocator {
 """
 CLOSING = """
  protected:
-  // After the cache of one pool, or the whole, was emptied.
+  // Before the cache of one pool, or the whole, is emptied, and after that.
+  virtual void emptying_cache() = 0;
   virtual void cache_emptied() = 0;
 
   cca::CUDAAllocator* const target_;
@@ -111,7 +112,8 @@ CLOSING = """
 
 } // namespace torch::cuda::lms::compat
 """
-HOOKS = {"emptyCache": "cache_emptied();"}
+# What is called before a method, and after it.
+HOOKS = {"emptyCache": ("emptying_cache();", "cache_emptied();")}
 
 
 class NotUnderstood(Exception):
@@ -154,8 +156,9 @@ class Method:
         pairs = zip(self.types, self.parameters, strict=True)
         given = ", ".join(f"std::move({name})" if moved(t) else name for t, name in pairs)
         result = "" if self.returns == "void" else "return "
-        hook = HOOKS.get(self.name, "")
-        return f"{self.declaration} override {{\n{result}target_->{self.name}({given});\n{hook}\n}}"
+        before, after = HOOKS.get(self.name, ("", ""))
+        call = f"{result}target_->{self.name}({given});"
+        return f"{self.declaration} override {{\n{before}\n{call}\n{after}\n}}"
 
 
 def moved(kind: str) -> bool:

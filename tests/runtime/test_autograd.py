@@ -7,7 +7,7 @@ import torch
 from past import write_unseen
 from releases import RELEASE
 from stress import assert_same_bits
-from tensors import pattern, stat
+from tensors import evict, managed, pattern, stat
 from torch.utils.checkpoint import checkpoint
 from training import WIDTH, gradients, inputs, network
 
@@ -194,6 +194,20 @@ def test_backward_across_streams():
         return w1.grad, w2.grad
 
     assert_same_bits(run)
+
+
+def test_a_given_gradient_for_another_stream():
+    # The engine looks at its address before the first operator.
+    w = pattern(1).requires_grad_()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = w * 2
+    torch.cuda.current_stream().wait_stream(side)
+    g = managed(pattern(1, start=5))
+    evict()
+    y.backward(g)
+    assert torch.equal(w.grad.cpu(), pattern(1, start=5, device="cpu") * 2)
 
 
 def test_backward_across_streams_of_what_no_operator_computed():

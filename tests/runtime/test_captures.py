@@ -168,6 +168,38 @@ def test_other_devices_go_on_during_a_capture():
         assert torch.equal(tensor.cpu(), pattern(12, start, "cpu"))
 
 
+@pytest.mark.parametrize("device", [0, 1])
+def test_host_memory_may_be_reserved_during_a_capture(device):
+    capture(lambda: torch.cuda.lms.reserve_host(64 << 20, device))
+    assert torch.cuda.lms.stats(device)["host_bytes"] >= 64 << 20
+
+
+@since((2, 5), "pools of memory")
+def test_what_a_node_uses_beside_a_pool_does_not_stay():
+    pool = torch.cuda.MemPool()
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(weight)
+            return x * weight
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (weight,) = ctx.saved_tensors
+            result = gradient * weight
+            with torch.cuda.use_mem_pool(pool):
+                result = result + torch.ones_like(weight)
+            return result, None
+
+    x, weight = pattern(1).requires_grad_(), managed(pattern(1, start=3))
+    Scale.apply(x, weight).sum().backward()
+    assert torch.equal(x.grad.cpu(), pattern(1, start=4, device="cpu"))
+    assert torch.cuda.lms.stats()["held_bytes"] == 0
+    evict()
+    assert not is_resident(weight)
+
+
 @pytest.mark.parametrize("used", [False, True], ids=["paged out", "brought back"])
 def test_a_storage_may_die_during_a_capture(used):
     x, y = [managed(pattern(1))], managed(pattern(1, start=3))
@@ -204,10 +236,11 @@ def test_what_dies_during_a_capture_goes_back_behind_its_uses():
     assert all(other.sum().item() == 0 for other in others)
 
 
-def around_a_failed_capture(device, told):
+def around_a_failed_capture(device, how):
     """What becomes of a tensor before a capture that fails, and after it.
 
     The allocator is told of its end, or not, as in releases whose capture_end() fails before that.
+    Or it fails before LMS has looked at it.
     """
     import contextlib
     import ctypes
@@ -231,7 +264,13 @@ def around_a_failed_capture(device, told):
     use_one()
     before = use_one()
     graph = torch.cuda.CUDAGraph()
-    if told:
+    if how == "unseen":
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            for fails in (torch.cuda.synchronize, graph.capture_end):
+                with contextlib.suppress(RuntimeError):
+                    fails()
+    elif how == "told":
         with contextlib.suppress(RuntimeError), torch.cuda.graph(graph):
             torch.ones(1 << 18, device="cuda").sum().item()
         del graph
@@ -247,10 +286,10 @@ def around_a_failed_capture(device, told):
     return before, use_one()
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_lms_goes_on_after_a_failed_capture(told):
+@pytest.mark.parametrize("how", ["told", "not told", "unseen"])
+def test_lms_goes_on_after_a_failed_capture(how):
     # In a process of its own: the native allocator does not recover from it in every way.
-    before, after = run_sim(around_a_failed_capture, told)
+    before, after = run_sim(around_a_failed_capture, how)
     assert before[:2] == after[:2] == [True, 1 << 18]
     # PyTorch itself asks once.
     assert after[2] - before[2] <= 1, "a stream that captures nothing is asked whether it does"

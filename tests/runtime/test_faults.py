@@ -8,6 +8,7 @@ Of the slower jobs' calls a part fails. LMS_FAULTS=all makes each of them fail i
 LMS_FAULTS=few only a part of all jobs' calls.
 """
 
+import json
 import os
 import re
 from pathlib import Path
@@ -20,7 +21,7 @@ from faults import NOT_READY, OUT_OF_MEMORY, UNKNOWN, Job, Sweep
 from hardware import simulated
 from releases import RELEASE, untyped_storage
 from simcuda.process import run_sim
-from tensors import evict, managed, pattern, stat, turn_on
+from tensors import evict, is_resident, managed, pattern, stat, turn_on
 from torch import nn
 
 FAULTS = os.environ.get("LMS_FAULTS", "some")
@@ -597,6 +598,33 @@ def make_no_error_string(device):
     x.add_(1)
     torch.cuda.reclaim_inactive()
     return torch.cuda.lms.explain(), device.count("cuGetErrorString"), x.sum().item()
+
+
+def test_a_release_that_cannot_wait(device):
+    """Whoever has the address may still use it."""
+    x = managed(pattern(1))
+    x.data_ptr()
+    device.fault("cudaDeviceSynchronize", 1, 999)
+    with pytest.raises(RuntimeError):
+        torch.cuda.lms.release(x)
+    evict()
+    assert is_resident(x)
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
+
+
+def test_a_recording_that_cannot_wait(device, tmp_path):
+    x = managed(pattern(1))
+    device.fault("cudaDeviceSynchronize", 2, 999)  # the first is that before the recording
+    with pytest.raises(RuntimeError), torch.cuda.lms.record():
+        x.add_(1)
+    device.clear_faults()
+    path = tmp_path / "trace.json"
+    with torch.cuda.lms.record(path):
+        x.mul_(2)
+    trace = json.loads(path.read_text())
+    assert [name for name in trace["names"] if name] == ["aten::mul_"]
 
 
 def test_an_error_without_a_text(tmp_path):

@@ -142,6 +142,19 @@ def test_arguments_that_do_not_fit(kernel, device):
     assert torch.equal(x.cpu(), pattern(16, device="cpu"))
 
 
+def test_arguments_that_cannot_be_brought_now(kernel):
+    """Programs take other errors than this for a lack of memory, and try again with less."""
+    x, y = managed(pattern(1)), managed(pattern(1))
+    evict()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        with pytest.raises(RuntimeError, match="nothing can be paged in while") as caught:
+            kernel.run(x, y)
+        graph.capture_end()
+    assert type(caught.value) is RuntimeError
+
+
 def test_a_launch_inside_of_another(kernel):
     x, y, z = managed(pattern(1)), managed(pattern(1, start=5)), managed(pattern(1, start=9))
     evict()

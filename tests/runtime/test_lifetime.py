@@ -236,6 +236,33 @@ def test_a_lazy_clone(older):
     assert torch.equal(x.cpu(), pattern(1, start=2, device="cpu"))
 
 
+@pytest.mark.parametrize("goes", ["while it is on the host", "after LMS"])
+def test_nothing_waits_for_ever_for_an_unknown_stream(goes):
+    torch.cuda.set_enabled_lms(False)
+    x, y = pattern(2), pattern(2)
+    turn_on()
+    managed(x), managed(y)
+    evict()
+    y.sum()
+    if goes != "after LMS":
+        del x, y
+    torch.cuda.set_enabled_lms(False)
+    x = y = None
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_the_cache_is_emptied_of_what_was_paged_out():
+    torch.cuda.set_enabled_lms(False)
+    x = pattern(8)
+    turn_on()
+    managed(x)
+    evict()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    assert torch.equal(x.cpu(), pattern(8, device="cpu"))
+
+
 @since((2, 2), "storages that are copied when they are written")
 def test_a_lazy_clone_on_another_stream():
     x = managed(pattern(1))

@@ -49,6 +49,23 @@ def test_allocations_uses_and_frees(tmp_path):
     assert trace["limit_bytes"] == stat("limit_bytes")
 
 
+def test_what_an_operator_of_others_uses_is_its_own(tmp_path):
+    lstm = nn.LSTM(64, 64).cuda()
+    table, x = managed(pattern(1)), torch.zeros(3, 2, 64, device="cuda")
+    with torch.no_grad(), torch.cuda.lms.record(tmp_path / "trace.json"):
+        table.sum()
+        lstm(x)
+    trace = trace_of(tmp_path / "trace.json")
+    used: dict[str, int] = {}
+    name = ""
+    for event in trace["events"]:
+        if event[0] == "operator":
+            name = trace["names"][event[3]]
+        elif event[0] in ("read", "written"):
+            used[name] = used.get(name, 0) + 1
+    assert used["aten::lstm"] == 2, used  # its weights
+
+
 def test_a_node_is_one_operator(tmp_path):
     x = pattern(1).requires_grad_()
     loss = (x * x).sum()

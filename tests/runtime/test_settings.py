@@ -274,6 +274,15 @@ def test_statistics_of_the_first_lms():
     del x
 
 
+def test_lms_itself_is_no_operator():
+    x = [managed(pattern(2)) for _ in range(2)]
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.set_enabled_lms(False)  # brings everything
+    turn_on()
+    assert torch.cuda.memory_stats()["pinned.all.peak"] == 0
+    del x
+
+
 def test_alloc_distribution_counts_each_source():
     def counts():
         numbers = torch.cuda.memory_stats()

@@ -221,6 +221,30 @@ def test_enabled_after_tensors_exist_on_other_streams():
     assert again.sum().item() == 0
 
 
+def test_turned_off_after_it_has_chosen_a_stream():
+    # LMS does not know where x was allocated, and brings it on another stream. What uses it after
+    # LMS was turned off is ordered with its own stream only.
+    side = torch.cuda.Stream()
+    torch.cuda.set_enabled_lms(False)
+    x = pattern(2)
+    out = torch.empty_like(x)
+    turn_on()
+    managed(x)
+    evict()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        x.add_(1)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.set_enabled_lms(False)
+    torch.mul(x, 2, out=out)
+    del x
+    with torch.cuda.stream(side):
+        others = [torch.zeros_like(out) for _ in range(4)]
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, start=1, device="cpu") * 2)
+    assert all(other.sum().item() == 0 for other in others)
+
+
 def test_two_devices_and_a_peer_copy():
     x = managed(pattern(2))
     evict()

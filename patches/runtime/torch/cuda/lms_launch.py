@@ -89,7 +89,7 @@ def _start_python():
     library = ctypes.PyDLL(lms._path())
     python = ctypes.py_object
     for name, result, arguments in (
-        ("start", ctypes.c_int, (python,) * 4 + (ctypes.c_size_t, python)),
+        ("start", ctypes.c_int, (python,) * 4 + (ctypes.c_size_t, python, python)),
         ("launch", python, (python, python, python, ctypes.c_int)),
         ("kernel", ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_uint64)),
         ("data_ptr", python, (python, python)),
@@ -100,9 +100,9 @@ def _start_python():
         function.argtypes = arguments
     base = torch.Tensor.__base__
     samples = torch.empty(0), torch.nn.Parameter(torch.empty(0))
-    error = getattr(torch.cuda, "OutOfMemoryError", RuntimeError)
+    errors = getattr(torch.cuda, "OutOfMemoryError", RuntimeError), RuntimeError
     started = library.lms_python_start(
-        torch.Tensor, torch.nn.Parameter, samples[0], samples[1], base.__basicsize__, error
+        torch.Tensor, torch.nn.Parameter, samples[0], samples[1], base.__basicsize__, *errors
     )
     return library if started else None
 

@@ -41,7 +41,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 9
+_ABI_VERSION = 10
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -1112,6 +1112,12 @@ def _guard_addresses():
         # A C interface that cannot be wrapped. Without it, consumers use __dlpack__().
         if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
             del torch.Tensor.__dlpack_c_exchange_api__
+        # A backward pass that begins on another stream than the gradient that it gets looks at the
+        # gradient's address before its first operator.
+        run = getattr(torch.autograd, "_engine_run_backward", None)
+        if run is not None:
+            run = _brings_gradients(run)
+            torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = run
         if hasattr(torch, "compile"):
             from torch.cuda import lms_launch
 
@@ -1172,6 +1178,17 @@ def _as_operator(function):
     def wrapper(*args, **kwargs):
         with _region_of(_storages_in(args + tuple(kwargs.values()))):
             return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _brings_gradients(run_backward):
+    @functools.wraps(run_backward)
+    def wrapper(outputs, gradients, *args, **kwargs):
+        if _settings["enabled"]:
+            with _region_of(_storages_in(gradients)):
+                pass
+        return run_backward(outputs, gradients, *args, **kwargs)
 
     return wrapper
 

@@ -9,21 +9,25 @@ namespace torch::cuda::lms {
 
 namespace {
 
+// The native allocator's mutex must not be taken while the LMS mutex is held: see base/native.h.
 compat::cca::native::Active active(c10::DeviceIndex device) {
-  Runtime& runtime = Runtime::get();
-  Pager* const pager = runtime.settings.enabled ? runtime.find(device) : nullptr;
-  return compat::cca::native::active(device, pager ? pager->room.idle_bytes() : 0);
+  size_t idle = 0;
+  {
+    const Lock lock;
+    Runtime& runtime = Runtime::get();
+    Pager* const pager = runtime.settings.enabled ? runtime.find(device) : nullptr;
+    idle = pager ? pager->room.idle_bytes() : 0;
+  }
+  return compat::cca::native::active(device, idle);
 }
 
 } // namespace
 
 void count_active(c10::DeviceIndex device) {
-  const Lock lock;
   active(device);
 }
 
 int lms_active(int device, int64_t* values) {
-  const Lock lock;
   const auto now = active(static_cast<c10::DeviceIndex>(device));
   values[0] = now.current;
   values[1] = now.peak;
@@ -31,7 +35,6 @@ int lms_active(int device, int64_t* values) {
 }
 
 int lms_reset_active(int device) {
-  const Lock lock;
   compat::cca::native::reset_active(device);
   active(static_cast<c10::DeviceIndex>(device));
   return 0;

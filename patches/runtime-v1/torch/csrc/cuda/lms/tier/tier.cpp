@@ -23,7 +23,6 @@ Tier* Tier::in_front_of(c10::Allocator* native) {
 compat::cca::CUDAAllocator* Tier::install() {
   // get() has already put the tier in front.
   auto* const tier = static_cast<Tier*>(compat::cca::native::get());
-  Runtime::get().tier = tier;
   return new compat::cca::CUDAAllocator(tier->native_);
 }
 

@@ -3,7 +3,7 @@
 
 #include <torch/csrc/cuda/lms/python/python.h>
 
-int lms_python_start(PyObject*, PyObject*, PyObject*, PyObject*, size_t, PyObject*) {
+int lms_python_start(PyObject*, PyObject*, PyObject*, PyObject*, size_t, PyObject*, PyObject*) {
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -78,6 +79,7 @@ class Captures {
   void begin(c10::cuda::CaptureId_t graph, c10::cuda::MempoolId_t pool) {
     std::set<int64_t> before = segments();
     const std::lock_guard<std::mutex> lock(mutex_);
+    keep_only(before);
     begun_[graph] = {pool, std::move(before)};
   }
   void end(c10::cuda::CaptureId_t graph) {
@@ -101,6 +103,18 @@ class Captures {
       }
     }
   }
+  // Others may get the addresses of segments that are gone.
+  void emptied() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (made_.empty()) {
+        return;
+      }
+    }
+    const std::set<int64_t> now = segments();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    keep_only(now);
+  }
   bool made(int64_t segment) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return made_.count(segment) > 0;
@@ -118,6 +132,11 @@ class Captures {
       addresses.insert(segment.address);
     }
     return addresses;
+  }
+  void keep_only(const std::set<int64_t>& now) {
+    for (auto segment = made_.begin(); segment != made_.end();) {
+      segment = now.count(*segment) ? std::next(segment) : made_.erase(segment);
+    }
   }
   void add(const Capture& capture, const std::set<int64_t>& now) {
     for (const int64_t segment : now) {
@@ -235,6 +254,7 @@ void recordStream(const DataPtr& data, CUDAStream stream) {
 
 void emptyCache() {
   next().empty_cache();
+  captures().emptied();
 }
 
 void setMemoryFraction(double fraction, int device) {

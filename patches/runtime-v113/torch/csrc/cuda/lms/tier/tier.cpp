@@ -67,6 +67,7 @@ void record_stream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
 }
 
 void empty_cache() {
+  give_back_limbo();
   native().empty_cache();
   trim_host();
 }
@@ -164,6 +165,7 @@ compat::cca::CUDAAllocator* Tier::install() {
     TORCH_CHECK(false, kTooLate);
   }
   Runtime::get().tier = get();
+  Runtime::get().before = native().get();
   return allocator;
 }
 

@@ -19,7 +19,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 9;
+constexpr int kAbiVersion = 10;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 

@@ -23,6 +23,9 @@ void turn_on() {
       runtime.pager(device).enabled();
     }
   }
+  if (runtime.settings.enabled) {
+    return; // another thread has turned it on meanwhile
+  }
   runtime.settings.enabled = true;
   runtime.each([](Pager& pager) {
     pager.room.limit().forget();
@@ -43,6 +46,9 @@ void turn_off() {
   } catch (...) {
     Watch::get().stay();
     throw;
+  }
+  if (!runtime.settings.enabled) {
+    return; // another thread has turned it off meanwhile
   }
   Watch::get().stop();
   runtime.each([](Pager& pager) {

@@ -115,12 +115,14 @@ void Registry::leave(Block& block, Reason reason) {
   if (used && !block.stays.has(Reason::Operator)) {
     stats_.pinned.add(-1, block.size);
     stats_.pinned_bytes.add(-bytes, block.size);
-    if (block.state.is(State::Freed)) {
-      delete &block;
-      return;
-    }
   }
-  if (lasting && !block.stays.lasting() && !block.state.is(State::Freed)) {
+  if (block.state.is(State::Freed)) {
+    if (!block.stays.referred() && (reason == Reason::Operator || reason == Reason::Lms)) {
+      delete &block;
+    }
+    return;
+  }
+  if (lasting && !block.stays.lasting()) {
     stats_.held_bytes.add(-bytes);
   }
   offer(block);

@@ -100,14 +100,15 @@ class Registry {
   std::unordered_set<Block*> blocks_;
 };
 
-// Keeps a block on the device for a scope, as an operator does. The mutex may be paused meanwhile.
+// Keeps a block on the device for a scope, as an operator does, and does not count as one. The
+// mutex may be paused meanwhile.
 class Stay {
  public:
   Stay(Registry& registry, Block& block) : registry_(registry), block_(block) {
-    registry_.stay(block_, Reason::Operator);
+    registry_.stay(block_, Reason::Lms);
   }
   ~Stay() {
-    registry_.leave(block_, Reason::Operator);
+    registry_.leave(block_, Reason::Lms);
   }
   Stay(const Stay&) = delete;
   Stay& operator=(const Stay&) = delete;

@@ -9,13 +9,14 @@ namespace torch::cuda::lms {
 // The reasons why a block has to stay on its device.
 enum class Reason {
   Operator, // in use by operators or an autograd node; counted
+  Lms, // LMS itself is at work on it; counted
   Holder, // held by torch.cuda.lms.resident(); counted
   Address, // its address was exported, or exclude() was called: until release()
   Graph, // a CUDA graph replays its address: until release()
   Hook, // a hook of an autograd node used it: until release()
   Collective, // in use by a collective that may still run: until another operator uses the block
 };
-constexpr size_t kReasons = 6;
+constexpr size_t kReasons = 7;
 
 // The reasons for which one block has to stay. The block may be moved when there are none.
 class Residency {
@@ -37,6 +38,11 @@ class Residency {
 
   bool has(Reason reason) const {
     return counts_[static_cast<size_t>(reason)] > 0;
+  }
+
+  // Whether somebody refers to the block who needs it even after its storage was freed.
+  bool referred() const {
+    return has(Reason::Operator) || has(Reason::Lms);
   }
 
   bool any() const {
@@ -69,7 +75,7 @@ class Residency {
 
  private:
   static bool counted(Reason reason) {
-    return reason == Reason::Operator || reason == Reason::Holder;
+    return reason == Reason::Operator || reason == Reason::Lms || reason == Reason::Holder;
   }
 
   std::array<uint32_t, kReasons> counts_{};

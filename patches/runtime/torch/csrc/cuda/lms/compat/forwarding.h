@@ -144,6 +144,7 @@ class ForwardingAllocator : public cca::CUDAAllocator {
 
 #if !LMS_TORCH_AT_LEAST(8)
   void emptyCache() override {
+    emptying_cache();
     target_->emptyCache();
     cache_emptied();
   }
@@ -164,6 +165,7 @@ class ForwardingAllocator : public cca::CUDAAllocator {
 
 #if LMS_TORCH_AT_LEAST(8)
   void emptyCache(MempoolId mempool_id) override {
+    emptying_cache();
     target_->emptyCache(mempool_id);
     cache_emptied();
   }
@@ -276,7 +278,8 @@ class ForwardingAllocator : public cca::CUDAAllocator {
 #endif
 
  protected:
-  // After the cache of one pool, or the whole, was emptied.
+  // Before the cache of one pool, or the whole, is emptied, and after that.
+  virtual void emptying_cache() = 0;
   virtual void cache_emptied() = 0;
 
   cca::CUDAAllocator* const target_;

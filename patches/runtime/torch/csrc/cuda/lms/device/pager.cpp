@@ -2,10 +2,12 @@
 
 #include <torch/csrc/cuda/lms/base/lock.h>
 #include <torch/csrc/cuda/lms/block/slices.h>
+#include <torch/csrc/cuda/lms/device/runtime.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
 #include <deque>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@ Pager::Pager(
     const Settings& settings,
     compat::cca::CUDAAllocator* native,
     c10::Allocator* tier,
+    const c10::Allocator* before,
     Attention& attention)
     : device(device),
       pools(device),
@@ -34,7 +37,8 @@ Pager::Pager(
           attention),
       follower(device, settings, pools, registry, policy, mover, room, stats, recorders.own),
       native_(native),
-      tier_(tier) {}
+      tier_(tier),
+      before_(before) {}
 
 Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
   Block* block = Registry::block_of(storage);
@@ -59,8 +63,8 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
 // A storage from before LMS has the native allocator. Resizing it would ask that for memory, which
 // makes no room.
 void Pager::resize_with_tier(c10::StorageImpl& storage) const {
-  const c10::Allocator* const allocator = storage.allocator();
-  if (allocator && allocator != tier_ && allocator->raw_deleter() == native_.deleter()) {
+  // Nothing is asked of the allocator: that of at::_efficientzerotensor() does not exist any more.
+  if (before_ && storage.allocator() == before_) {
     storage.set_allocator(tier_);
   }
 }
@@ -94,8 +98,10 @@ bool Pager::disown(Block& block, at::DataPtr& held) {
   }
   mover.synchronize(); // whoever uses it from now on does not wait for transfers
   if (block.moved_home) {
-    const c10::cuda::CUDAGuard guard(device);
-    Native(native_).record_stream(block.memory, c10::cuda::getCurrentCUDAStream(device));
+    mover.share_with_all(block);
+    if (!block.on_device()) {
+      return false; // freed meanwhile
+    }
   }
   void* const address = block.memory.get();
   const size_t size = block.size;
@@ -132,15 +138,33 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
     any = any || block.stays.has(reason);
     registry.leave(block, reason);
   }
-  if (any && !block.stays.lasting()) {
+  if (!any || block.stays.lasting()) {
+    return;
+  }
+  try {
+    for (const c10::DeviceIndex other : block.abroad) {
+      Pager* const pager = Runtime::get().find(other);
+      TORCH_CHECK(
+          !pager || !pager->pools.capturing(),
+          "LMS: a stream of cuda:",
+          static_cast<int>(other),
+          ", which captures a CUDA graph, was recorded for this tensor. Release it after that.");
+    }
     if (pools.capturing()) {
       mover.collective(block); // the host waits before the block leaves
     } else {
       mover.synchronize();
     }
-    for (const c10::DeviceIndex other : std::exchange(block.abroad, {})) {
+    const std::set<c10::DeviceIndex> abroad = block.abroad;
+    for (const c10::DeviceIndex other : abroad) {
       Mover::synchronize(other);
     }
+    block.abroad.clear();
+  } catch (...) {
+    if (!block.state.is(State::Freed)) {
+      registry.stay(block, Reason::Address); // its users may not have ended: until release()
+    }
+    throw;
   }
 }
 
@@ -197,9 +221,21 @@ void Pager::restore() {
   }
   mover.synchronize();
   for (Block* const block : blocks) {
-    if (!block->state.is(State::Freed)) {
-      mover.wrote(*block); // writes are not seen any more
+    if (block->state.is(State::Freed)) {
+      continue;
     }
+    mover.wrote(*block); // writes are not seen any more
+    for (EventRef* const event : {&block->left, &block->arrived}) {
+      if (block->state.is(State::Resident) && *event && (*event)->done()) {
+        event->reset(); // otherwise its memory would wait for it when it is freed
+      }
+    }
+    if (block->moved_home) {
+      mover.share_with_all(*block); // no more uses are seen either
+    }
+  }
+  if (!pools.capturing()) {
+    mover.limbo().wait();
   }
 }
 
@@ -227,9 +263,10 @@ void Pager::start_recording() {
 }
 
 void Pager::stop_recording() {
-  mover.synchronize();
   const c10::cuda::CUDAGuard guard(device);
+  // First, so that what is waited for with the mutex held has happened by then.
   recorded = recorders.users.take();
+  mover.synchronize();
   recorded.settle();
 }
 
@@ -291,8 +328,8 @@ void Pager::died(Block* block) noexcept {
     Lock::drop_later(std::move(storage));
     block->owner.reset();
   }
-  if (!block->stays.has(Reason::Operator)) {
-    delete block; // otherwise an operator still refers to it, and Registry::leave() deletes it
+  if (!block->stays.referred()) {
+    delete block; // otherwise Registry::leave() deletes it
   }
 }
 

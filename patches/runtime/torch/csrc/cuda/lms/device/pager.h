@@ -22,6 +22,7 @@ class Pager : private Registry::Listener {
       const Settings& settings,
       compat::cca::CUDAAllocator* native,
       c10::Allocator* tier,
+      const c10::Allocator* before,
       Attention& attention);
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
@@ -69,7 +70,8 @@ class Pager : private Registry::Listener {
   void record_stream(Block& block, c10::cuda::CUDAStream stream);
 
   // Removes the reasons. Unseen work may be queued on any stream, so this waits for the device if
-  // no lasting reason is left. Pauses the mutex.
+  // no lasting reason is left. Pauses the mutex. If it cannot wait, it throws c10::Error, and the
+  // block stays until it is released.
   void let_go(Block& block, std::initializer_list<Reason> reasons);
 
   // Like keep(), but without a reason to stay: for callers during which nothing is paged out.
@@ -106,6 +108,7 @@ class Pager : private Registry::Listener {
 
   const Native native_;
   c10::Allocator* const tier_;
+  const c10::Allocator* const before_;
 };
 
 } // namespace torch::cuda::lms

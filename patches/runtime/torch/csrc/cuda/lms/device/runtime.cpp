@@ -21,7 +21,8 @@ Pager& Runtime::pager(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(*making);
   if (!slot.load(std::memory_order_acquire)) {
     const c10::cuda::CUDAGuard guard(device);
-    slot.store(new Pager(device, settings, native, tier, *attention), std::memory_order_release);
+    slot.store(
+        new Pager(device, settings, native, tier, before, *attention), std::memory_order_release);
   }
   return *slot.load(std::memory_order_acquire);
 }

@@ -16,11 +16,15 @@ class Runtime {
 
   Settings settings;
 
-  // The allocator behind the tier, the tier, and the part that watches operators. They are null
-  // until LMS is turned on for the first time.
+  // The allocator behind the tier, and the part that watches operators. Both are null until LMS is
+  // turned on for the first time.
   compat::cca::CUDAAllocator* native = nullptr;
-  c10::Allocator* tier = nullptr;
   Attention* attention = nullptr;
+
+  // The allocator that new storages have, and that of storages from before LMS. The latter is null
+  // if there are none.
+  c10::Allocator* tier = nullptr;
+  const c10::Allocator* before = nullptr;
 
   // The pager of a device. Creates it at the first call.
   Pager& pager(c10::DeviceIndex device);

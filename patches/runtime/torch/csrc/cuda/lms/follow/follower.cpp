@@ -423,6 +423,7 @@ bool Follower::compresses(const Script& script) const {
 }
 
 void Follower::make_plans() {
+  const c10::cuda::CUDAGuard guard(device_); // for events, which the current device is asked about
   if (planning_.done()) {
     take_plan();
   }

@@ -131,7 +131,14 @@ const Frame* unpinning_frame(Thread& self) {
       std::find_if(self.frames.begin(), self.frames.end(), [](const Frame& frame) {
         return frame.kind == Guard::Kind::Opaque;
       });
-  return outermost == self.frames.end() ? nullptr : &*outermost;
+  if (outermost != self.frames.end()) {
+    return &*outermost;
+  }
+  const auto innermost =
+      std::find_if(self.frames.rbegin(), self.frames.rend(), [](const Frame& frame) {
+        return frame.kind == Guard::Kind::Composite || frame.kind == Guard::Kind::Compiled;
+      });
+  return innermost == self.frames.rend() ? nullptr : &*innermost;
 }
 
 void record(Block& block, c10::cuda::CUDAStream stream, bool write) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 namespace torch::cuda::lms {
@@ -325,7 +326,11 @@ void Arena::pin_ahead(size_t bytes, size_t coming) {
   }
   std::string why;
   if (Budget::get().take(slab, settings_.host_limit, why)) {
-    pinner_.start(slab);
+    try {
+      pinner_.start(slab);
+    } catch (const std::system_error&) {
+      Budget::get().give(slab); // there is no thread for it: who needs the memory pins it
+    }
   }
 }
 

@@ -2,14 +2,15 @@
 
 #include <torch/csrc/cuda/lms/host/host.h>
 
-#include <c10/core/thread_pool.h>
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -34,12 +35,21 @@ void touch_in_parallel(char* data, size_t bytes) {
     touch(data, bytes);
     return;
   }
-  c10::ThreadPool pool(static_cast<int>(threads));
   const size_t part = Slab::rounded((bytes + threads - 1) / threads);
-  for (size_t offset = 0; offset < bytes; offset += part) {
-    pool.run([=] { touch(data + offset, std::min(part, bytes - offset)); });
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  size_t offset = 0;
+  try {
+    for (; offset + part < bytes; offset += part) {
+      others.emplace_back(touch, data + offset, part);
+    }
+  } catch (const std::system_error&) {
+    // No more threads can be had.
   }
-  pool.waitWorkComplete();
+  touch(data + offset, bytes - offset);
+  for (std::thread& other : others) {
+    other.join();
+  }
 }
 
 } // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -373,6 +374,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   }
   stats_.clean_count += copied ? 0 : 1;
   ++stats_.page_out_count;
+  trouble_.clear();
   stats_.resident_bytes.add(-static_cast<int64_t>(block.size));
   stats_.paged_out_bytes.add(static_cast<int64_t>(block.size));
   return true;
@@ -442,6 +444,18 @@ void Mover::share(const Block& block, const at::DataPtr& memory) {
   // By index, because other threads can add streams during a pause. They cannot remove any.
   for (size_t i = 0; i < block.uses.size(); ++i) {
     native_.record_stream(memory, block.uses[i].timeline->stream());
+  }
+}
+
+void Mover::share_with_all(Block& block) {
+  std::vector<c10::cuda::CUDAStream> streams = timelines_.streams();
+  streams.push_back(c10::cuda::getDefaultCUDAStream(device_));
+  streams.push_back(c10::cuda::getCurrentCUDAStream(device_));
+  for (const c10::cuda::CUDAStream stream : streams) {
+    if (!block.on_device()) {
+      return; // freed during a pause
+    }
+    native_.record_stream(block.memory, stream);
   }
 }
 
@@ -521,7 +535,8 @@ bool Mover::relocate(Block& block, at::DataPtr&& memory) {
       block.left = moved; // which waits for it
     }
     block.ordered.assign({home});
-    if (compat::data_ptr(*storage).get()) { // else it is hidden until an operator brings it
+    // Otherwise it is hidden until an operator brings it.
+    if (compat::data_ptr(*storage).get() != compat::nowhere()) {
       Registry::place(block, *storage, block.memory.get());
     }
     debug_log("[lms] moved %zu bytes for %s\n", block.size, Operation::label());
@@ -596,6 +611,7 @@ void Mover::discard(Block& block, bool captured) noexcept {
   }
   Lock::drop_later(std::exchange(block.memory, at::DataPtr()));
   supply_.drop(block);
+  block.uses.clear(); // timelines that only this block needs may be forgotten now
 }
 
 // An event after all transfers and known uses of the block, except those that are being captured:
@@ -620,7 +636,12 @@ void Mover::keep_until(
     const EventRef& done,
     Block& block,
     std::optional<c10::cuda::CUDAStream> home) {
-  limbo_.keep(std::exchange(block.memory, at::DataPtr()), rounded(block.size), home, done);
+  at::DataPtr memory = std::exchange(block.memory, at::DataPtr());
+  if (done && done->done()) {
+    Lock::drop_later(std::move(memory));
+  } else {
+    limbo_.keep(std::move(memory), rounded(block.size), home, done);
+  }
 }
 
 void Mover::collect() {

@@ -106,6 +106,9 @@ class Mover {
   // Tells the native allocator which other streams use the block, for the block's new memory. The
   // block is PagingIn. Pauses the mutex.
   void share(const Block& block, const at::DataPtr& memory);
+  // Tells it that any stream may use the block from now on without being seen. For a block whose
+  // home stream LMS has chosen. Pauses the mutex.
+  void share_with_all(Block& block);
 
   // Starts a copy into the memory. The block must be PagingIn, and stays so until order() is
   // called. It stays hidden, too, because not every use waits for the copy. Throws c10::Error; the
@@ -172,7 +175,7 @@ class Mover {
   bool under_pressure() const {
     return pressure_;
   }
-  // Why the last page-out failed; empty if none has.
+  // Why the last page-out failed; empty if it did not.
   const std::string& trouble() const {
     return trouble_;
   }

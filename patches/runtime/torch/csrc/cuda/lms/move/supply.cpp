@@ -159,6 +159,7 @@ void Supply::wait_for_copy() {
 
 size_t Supply::reserve(size_t bytes) {
   const c10::cuda::CUDAGuard guard(device_);
+  const compat::RelaxedCapture relaxed; // another device may be captured
   return arena_.reserve(bytes);
 }
 
@@ -169,6 +170,7 @@ size_t Supply::trim() {
     wait_for_copy();
   }
   const c10::cuda::CUDAGuard guard(device_);
+  const compat::RelaxedCapture relaxed; // another device may be captured
   return arena_.trim();
 }
 

@@ -33,7 +33,8 @@ const Kernel& unknown_kernel() {
 
 // Of the interpreter that called lms_python_start().
 const Interpreter* python = nullptr;
-PyObject* out_of_memory = nullptr;
+PyObject* out_of_memory_error = nullptr;
+PyObject* runtime_error = nullptr;
 
 // ---- launches ----
 
@@ -84,10 +85,14 @@ class Launch {
       }
     }
     std::string failure;
+    PyObject* kind = runtime_error;
     // A page-in may wait for work that another thread can only issue with the GIL.
     void* const thread = python->PyEval_SaveThread();
     try {
       Guard::begin_region(kernel.name.c_str(), inputs);
+    } catch (const c10::OutOfMemoryError& error) {
+      failure = error.what_without_backtrace();
+      kind = out_of_memory_error;
     } catch (const c10::Error& error) {
       failure = error.what_without_backtrace();
     } catch (const std::exception& error) {
@@ -98,7 +103,7 @@ class Launch {
       return true;
     }
     pinned.resize(first_);
-    python->PyErr_SetString(out_of_memory, failure.c_str());
+    python->PyErr_SetString(kind, failure.c_str());
     return false;
   }
 
@@ -236,6 +241,7 @@ int lms_python_start(
     PyObject* sample,
     PyObject* other,
     size_t size,
+    PyObject* out_of_memory,
     PyObject* error) {
   python = Interpreter::get();
   if (python == nullptr) {
@@ -243,8 +249,10 @@ int lms_python_start(
   }
   Tensors::learn(type, parameter, sample, other, size);
   kernel_name = python->PyUnicode_InternFromString("_lms_kernel");
+  python->Py_IncRef(out_of_memory);
+  out_of_memory_error = out_of_memory;
   python->Py_IncRef(error);
-  out_of_memory = error;
+  runtime_error = error;
   return 1;
 }
 

@@ -11,14 +11,16 @@
 #include <stdint.h>
 
 // Must be called first. Returns 0 if Python lacks a function that this needs. For the arguments,
-// see Tensors::learn(). `out_of_memory` is the exception for a launch whose tensors do not fit.
+// see Tensors::learn(). `out_of_memory` is the exception for a launch whose tensors do not fit, and
+// `error` that for one whose tensors cannot be brought for another reason.
 LMS_API int lms_python_start(
     PyObject* type,
     PyObject* parameter,
     PyObject* sample,
     PyObject* other,
     size_t size,
-    PyObject* out_of_memory);
+    PyObject* out_of_memory,
+    PyObject* error);
 
 // Returns a method for a type that launches kernels. It calls `original`, and LMS treats each call
 // as one operator that uses the tensors among the arguments, and those whose data_ptr() is called

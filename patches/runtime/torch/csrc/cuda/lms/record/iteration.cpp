@@ -123,6 +123,7 @@ class Reader {
   plan::Block& add(uint32_t number, int64_t bytes) {
     live_[number] = static_cast<uint32_t>(trace_.blocks.size());
     trace_.blocks.emplace_back();
+    last_uses_.emplace_back();
     trace_.blocks.back().bytes = bytes;
     return trace_.blocks.back();
   }
@@ -134,12 +135,12 @@ class Reader {
     }
     const uint32_t index = found->second;
     auto& accesses = trace_.operators.back().accesses;
-    const auto known = std::find_if(
-        accesses.begin(), accesses.end(), [&](const plan::Access& a) { return a.block == index; });
-    if (known == accesses.end()) {
-      accesses.push_back({index, writes});
+    LastUse& last = last_uses_[index];
+    if (last.operators == trace_.operators.size()) {
+      accesses[last.access].writes = accesses[last.access].writes || writes;
     } else {
-      known->writes = known->writes || writes;
+      last = {trace_.operators.size(), accesses.size()};
+      accesses.push_back({index, writes});
     }
   }
 
@@ -216,6 +217,11 @@ class Reader {
     int64_t bytes; // more than 0 if it was allocated, less if it was freed
   };
 
+  struct LastUse {
+    size_t operators = 0; // as many as there were with the one that used it
+    size_t access = 0; // its place among the operator's accesses
+  };
+
   struct Mark {
     size_t operators; // that had done their work
     uint64_t time; // nanoseconds
@@ -227,6 +233,7 @@ class Reader {
   plan::Trace trace_;
   std::unordered_map<uint32_t, uint32_t> live_; // indices of blocks, by their numbers
   std::map<uint32_t, int64_t> bytes_; // of the blocks that live when it begins, by their numbers
+  std::vector<LastUse> last_uses_; // of each block
   std::vector<Change> changes_; // since the operator began
   std::vector<Mark> marks_;
   uint64_t time_ = 0; // of the last mark

@@ -135,7 +135,7 @@ bool Compactor::move(Block& block, size_t to, c10::cuda::CUDAStream stream) {
       continue;
     }
     // may_move() first, because it can pause, and the block can be used then.
-    if (!may_move() || !block.stays.only(Reason::Operator) || !movable(block, stream.stream())) {
+    if (!may_move() || !block.stays.only(Reason::Lms) || !movable(block, stream.stream())) {
       return false;
     }
     return mover_.relocate(block, std::move(loan.memory));

@@ -57,6 +57,8 @@ size_t Evictor::reclaim(size_t wanted) {
   if (pools_.capturing()) {
     return 0;
   }
+  // What other threads use and leave idle meanwhile does not count: they could go on for ever.
+  wanted = std::min(wanted, policy_.bytes());
   size_t bytes = 0;
   while (bytes < wanted) {
     Block* const victim = this->victim(wanted - bytes);

@@ -8,13 +8,14 @@
 
 namespace torch::cuda::lms {
 
-void Pools::begin(compat::MempoolId pool, Filter filter, c10::cuda::CUDAStream current) {
+bool Pools::begin(compat::MempoolId pool, Filter filter, c10::cuda::CUDAStream current) {
   // A program may use a pool and capture something meanwhile. The pool goes on when the capture
   // ends.
   const bool capture = compat::is_capturing(current.stream()) || !filter(current.stream());
   const std::lock_guard<std::mutex> lock(mutex_);
-  active_.push_back({pool, std::move(filter), current, capture, false});
+  active_.push_back({pool, std::move(filter), current, std::this_thread::get_id(), capture, false});
   any_ = true;
+  return capture;
 }
 
 void Pools::end(compat::MempoolId pool) {
@@ -34,14 +35,16 @@ void Pools::released(compat::MempoolId pool) {
 }
 
 // Whether any stream captures. A capture that is over although end() was not called has failed: its
-// pool is removed, because its filter may belong to a graph that no longer exists.
+// pool is removed, because its filter may belong to a graph that no longer exists. If it was not
+// seen, its own thread knows: between begin() and the beginning of the capture, that does nothing.
 bool Pools::look() {
   const c10::cuda::CUDAGuard guard(device_);
   bool capturing = false;
   for (auto active = active_.begin(); active != active_.end();) {
     const bool now = compat::is_capturing(active->stream.stream());
     capturing = capturing || now;
-    if (active->captured && !now) {
+    const bool begun = active->captured || active->thread == std::this_thread::get_id();
+    if (active->capture && begun && !now) {
       active = active_.erase(active);
       continue;
     }

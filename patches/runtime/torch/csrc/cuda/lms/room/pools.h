@@ -11,6 +11,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ class Pools {
   Pools& operator=(const Pools&) = delete;
 
   // Allocations go to a pool from begin() to end(). A capture that failed may never call end().
-  void begin(compat::MempoolId pool, Filter filter, c10::cuda::CUDAStream current);
+  // begin() returns whether it is for a capture.
+  bool begin(compat::MempoolId pool, Filter filter, c10::cuda::CUDAStream current);
   void end(compat::MempoolId pool);
   void released(compat::MempoolId pool);
 
@@ -77,6 +79,7 @@ class Pools {
     Filter filter;
     // The stream that was current at begin(); for a capture, its own stream.
     c10::cuda::CUDAStream stream;
+    std::thread::id thread; // that called begin()
     bool capture; // only what is captured goes to the pool
     bool captured; // the stream was seen capturing
   };

@@ -162,7 +162,6 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
     }
     break;
   }
-  mover_.cancel_page_out(block);
   mover_.order(block, stream, captured);
   if (block.hidden && block.owner) {
     auto storage = block.owner->lock();
@@ -171,7 +170,7 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
     }
     Lock::drop_later(std::move(storage));
   }
-  if (captured && !block.stays.has(Reason::Graph)) {
+  if (captured && !block.state.is(State::Freed) && !block.stays.has(Reason::Graph)) {
     // The graph replays this address, and may write to it without being seen.
     const compat::RelaxedCapture relaxed;
     registry_.stay(block, Reason::Graph);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -24,6 +25,17 @@ class Timelines {
       timeline = std::make_unique<Timeline>(stream, events_);
     }
     return *timeline;
+  }
+
+  // The streams that can be used at any time.
+  std::vector<c10::cuda::CUDAStream> streams() const {
+    std::vector<c10::cuda::CUDAStream> found;
+    for (const auto& entry : timelines_) {
+      if (lasting(entry.second->stream())) {
+        found.push_back(entry.second->stream());
+      }
+    }
+    return found;
   }
 
   // Whether there are so many that those which nothing needs should be forgotten.

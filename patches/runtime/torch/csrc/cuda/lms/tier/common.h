@@ -60,6 +60,21 @@ inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream strea
   return true;
 }
 
+// Before the cache of device memory is emptied, memory that the device has finished with becomes a
+// part of it.
+inline void give_back_limbo() {
+  if (Lock::held() || Lock::forked()) {
+    return;
+  }
+  const Lock lock;
+  Runtime::get().each([](Pager& pager) {
+    if (!pager.pools.capturing()) {
+      const c10::cuda::CUDAGuard guard(pager.device);
+      pager.mover.collect();
+    }
+  });
+}
+
 // When the cache of device memory is emptied, unused pinned host memory is returned to the system,
 // too.
 inline void trim_host() {
@@ -71,9 +86,12 @@ inline void trim_host() {
 inline void pool_began(Pager& pager, compat::MempoolId pool, Pools::Filter filter) {
   const Lock lock;
   Watch::get().begin(); // a graph replays what its operators used
-  pager.pools.begin(pool, std::move(filter), c10::cuda::getCurrentCUDAStream(pager.device));
+  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(pager.device);
+  const bool capture = pager.pools.begin(pool, std::move(filter), current);
   pager.room.limit().cap().enforce();
-  Guard::keep_pinned(pager);
+  if (capture) {
+    Guard::keep_pinned(pager);
+  }
 }
 
 inline void pool_ended(Pager& pager, compat::MempoolId pool) {

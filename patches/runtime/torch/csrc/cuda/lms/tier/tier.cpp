@@ -18,6 +18,7 @@ compat::cca::CUDAAllocator* Tier::install() {
   // caching allocator from here.
   c10::SetAllocator(c10::DeviceType::CUDA, tier, /*priority=*/100);
   Runtime::get().tier = tier;
+  Runtime::get().before = allocator;
   return allocator;
 }
 
@@ -57,6 +58,10 @@ void Tier::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) 
   if (!record_managed(data, stream)) {
     target_->recordStream(data, stream);
   }
+}
+
+void Tier::emptying_cache() {
+  give_back_limbo();
 }
 
 void Tier::cache_emptied() {

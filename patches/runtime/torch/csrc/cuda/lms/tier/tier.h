@@ -30,6 +30,7 @@ class Tier : public compat::ForwardingAllocator {
   void releasePool(c10::DeviceIndex device, compat::MempoolId pool) override;
 
  protected:
+  void emptying_cache() override;
   void cache_emptied() override;
 };
 
