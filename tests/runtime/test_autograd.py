@@ -210,6 +210,19 @@ def test_a_given_gradient_for_another_stream():
     assert torch.equal(w.grad.cpu(), pattern(1, start=5, device="cpu") * 2)
 
 
+def test_given_gradients_that_do_not_fit_together():
+    weights = [pattern(1).requires_grad_() for _ in range(3)]
+    given = [managed(pattern(12, start=k)) for k in range(3)]
+    outputs = [(weight * 2).repeat(12) for weight in weights]
+    evict()
+    torch.cuda.set_limit_lms(32 << 20)
+    torch.autograd.backward(outputs, given)
+    torch.cuda.set_limit_lms(0)
+    for k, weight in enumerate(weights):
+        expected = pattern(12, start=k, device="cpu").view(12, -1).sum(0) * 2
+        assert torch.equal(weight.grad.cpu(), expected)
+
+
 def test_backward_across_streams_of_what_no_operator_computed():
     # Nodes of additions hand on what they were given.
     def run():

@@ -169,9 +169,15 @@ def test_other_devices_go_on_during_a_capture():
 
 
 @pytest.mark.parametrize("device", [0, 1])
-def test_host_memory_may_be_reserved_during_a_capture(device):
-    capture(lambda: torch.cuda.lms.reserve_host(64 << 20, device))
-    assert torch.cuda.lms.stats(device)["host_bytes"] >= 64 << 20
+def test_host_memory_may_be_pinned_and_unpinned_during_a_capture(device):
+    def reserve_and_trim():
+        torch.cuda.lms.reserve_host(64 << 20, device)
+        sizes.append(torch.cuda.lms.stats(device)["host_bytes"])
+        torch.cuda.lms.trim_host()
+
+    sizes = []
+    capture(reserve_and_trim)
+    assert sizes[0] >= 64 << 20
 
 
 @since((2, 5), "pools of memory")

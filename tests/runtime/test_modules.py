@@ -1,6 +1,7 @@
 """Modules that change device or type, and tensors that swap places."""
 
 import copy
+import functools
 import gc
 import pickle
 import weakref
@@ -74,6 +75,25 @@ def test_replicas_of_a_wrapped_module():
     assert module() == (True, torch.device("cuda:0"))
     assert not is_resident(weight)
     assert replica() == (True, torch.device("cuda:1"))
+
+
+@since((2, 0), "functools.partialmethod as a forward, and scripts that can be replicated")
+def test_forwards_that_are_no_methods():
+    class Twice(nn.Module):
+        def times(self, factor, x):
+            return x * factor
+
+        forward = functools.partialmethod(times, 2)
+
+    x = inputs()
+    assert torch.cuda.lms.wrap(Twice())(x).equal(x * 2)
+    script = torch.cuda.lms.wrap(torch.jit.script(nn.Linear(x.shape[1], 3).cuda()))
+    replica = script._replicate_for_data_parallel()
+    assert replica.forward._module() is replica
+    assert script(x).shape == (len(x), 3)
+    module = torch.cuda.lms.wrap(network())
+    hooked = functools.update_wrapper(functools.partial(print, 1), module.forward)
+    assert pickle.loads(pickle.dumps(hooked)).args == (1,)
 
 
 def test_a_wrapped_module_is_in_no_cycle():

@@ -137,6 +137,7 @@ def _open(path):
         ("release_address", ctypes.c_int, (storage,)),
         ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
         ("end_region", ctypes.c_int, ()),
+        ("bring", ctypes.c_int, (storage,)),
         ("count_region", ctypes.c_int, ()),
         ("uncount_region", None, ()),
         ("begin_compiled", ctypes.c_int, (ctypes.POINTER(ctypes.c_int),)),
@@ -1185,9 +1186,11 @@ def _as_operator(function):
 def _brings_gradients(run_backward):
     @functools.wraps(run_backward)
     def wrapper(outputs, gradients, *args, **kwargs):
-        if _settings["enabled"]:
-            with _region_of(_storages_in(gradients)):
-                pass
+        if _settings["enabled"] and _library is not None:
+            for storage in _storages_in(gradients):
+                if storage.device.type == "cuda" and not _library.lms_is_resident(storage._cdata):
+                    # One that finds no room may not be looked at, or its node brings it.
+                    _library.lms_bring(storage._cdata)
         return run_backward(outputs, gradients, *args, **kwargs)
 
     return wrapper
@@ -1200,6 +1203,9 @@ class _Forward:
     reference to the module is weak, because a cycle would keep GPU memory until Python collects
     garbage.
     """
+
+    # Not in __dict__, which functools.update_wrapper() copies.
+    __slots__ = ("__dict__", "_bound", "_function", "_module")
 
     def __init__(self, module, function=None, bound=True):
         # Without ``bound``, the function has the module already, or needs none. None stands for
@@ -1217,7 +1223,7 @@ class _Forward:
     @classmethod
     def install(cls, module):
         forward = module.forward
-        if getattr(forward, "__self__", None) is module:
+        if isinstance(forward, types.MethodType) and forward.__self__ is module:
             cls(module, forward.__func__)
         elif not isinstance(forward, cls):
             cls(module, forward, bound=False)
@@ -1245,7 +1251,10 @@ class _Forward:
         """Returns what DataParallel computes with on another GPU; it shares attributes, too."""
         module = self._alive()
         replica = type(module)._replicate_for_data_parallel(module)
-        _Forward(replica, self._function, self._bound)
+        if vars(replica).get("forward") is self:
+            _Forward(replica, self._function, self._bound)
+        else:
+            _Forward.install(replica)  # that of a script is its own
         return replica
 
 
@@ -1340,7 +1349,8 @@ def wrap(target):
 
     Returns:
         A function that calls ``target``. If ``target`` is a module or a class, its
-        methods are replaced, and ``target`` itself is returned.
+        methods are replaced, and ``target`` itself is returned. The ``forward`` of a
+        module can be called for as long as the module exists.
 
     Raises:
         TypeError: if ``target`` is none of these.

@@ -31,7 +31,9 @@ Active active(int device, size_t idle) {
   const std::lock_guard<std::recursive_mutex> lock(native::caching_allocator.mutex);
   native::DeviceStats& known = native::caching_allocator.get_stats_for_device(device);
   Active active;
-  active.current = static_cast<int64_t>(known.amount_allocated - idle);
+  // What was idle may have been paged out meanwhile.
+  active.current = static_cast<int64_t>(
+      known.amount_allocated - std::min<uint64_t>(idle, known.amount_allocated));
   active.peak = std::max(static_cast<int64_t>(known.max_amount_active), active.current);
   known.max_amount_active = static_cast<uint64_t>(active.peak);
   return active;

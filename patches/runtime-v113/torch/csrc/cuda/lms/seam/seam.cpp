@@ -77,14 +77,14 @@ const Native& native() {
 class Captures {
  public:
   void begin(c10::cuda::CaptureId_t graph, c10::cuda::MempoolId_t pool) {
-    std::set<int64_t> before = segments();
     const std::lock_guard<std::mutex> lock(mutex_);
+    std::set<int64_t> before = segments();
     keep_only(before);
     begun_[graph] = {pool, std::move(before)};
   }
   void end(c10::cuda::CaptureId_t graph) {
-    const std::set<int64_t> now = segments();
     const std::lock_guard<std::mutex> lock(mutex_);
+    const std::set<int64_t> now = segments();
     const auto found = begun_.find(graph);
     if (found != begun_.end()) {
       add(found->second, now);
@@ -93,8 +93,8 @@ class Captures {
   }
   // Also ends captures that failed.
   void destroyed(c10::cuda::MempoolId_t pool) {
-    const std::set<int64_t> now = segments();
     const std::lock_guard<std::mutex> lock(mutex_);
+    const std::set<int64_t> now = segments();
     for (auto next = begun_.begin(); next != begun_.end();) {
       const auto capture = next++;
       if (capture->second.pool == pool) {
@@ -105,15 +105,10 @@ class Captures {
   }
   // Others may get the addresses of segments that are gone.
   void emptied() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (made_.empty()) {
-        return;
-      }
-    }
-    const std::set<int64_t> now = segments();
     const std::lock_guard<std::mutex> lock(mutex_);
-    keep_only(now);
+    if (!made_.empty()) {
+      keep_only(segments());
+    }
   }
   bool made(int64_t segment) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -146,6 +141,7 @@ class Captures {
     }
   }
 
+  // Held while the native allocator is asked, so that what is known is not older than the answer.
   std::mutex mutex_;
   std::map<c10::cuda::CaptureId_t, Capture> begun_;
   std::set<int64_t> made_;

@@ -251,6 +251,14 @@ int lms_end_region() {
   return checked([] { Guard::end_region(); });
 }
 
+int lms_bring(void* storage) {
+  return checked([&] {
+    const compat::StrongStorage held = hold(storage);
+    Guard::begin_region("a region", {{held.get(), /*write=*/false}});
+    Guard::end_region();
+  });
+}
+
 int lms_count_region() {
   return Counter::count();
 }

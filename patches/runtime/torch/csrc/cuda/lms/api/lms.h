@@ -60,6 +60,9 @@ LMS_API int lms_release_address(void* storage);
 LMS_API int lms_begin_region(void* const* storages, size_t count);
 LMS_API int lms_end_region(void);
 
+// Brings a storage to its device as an operator does that reads it, and lets it go.
+LMS_API int lms_bring(void* storage);
+
 // For code like that while LMS is off: it needs no storages, because nothing is paged out before
 // lms_uncount_region(), even if another thread turns LMS on. Returns 0 if LMS is on already: then
 // lms_uncount_region() must not be called, and the other functions are needed.

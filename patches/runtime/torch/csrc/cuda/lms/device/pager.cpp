@@ -141,8 +141,10 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
   if (!any || block.stays.lasting()) {
     return;
   }
+  // Others can be recorded during a pause.
+  const std::set<c10::DeviceIndex> abroad = std::exchange(block.abroad, {});
   try {
-    for (const c10::DeviceIndex other : block.abroad) {
+    for (const c10::DeviceIndex other : abroad) {
       Pager* const pager = Runtime::get().find(other);
       TORCH_CHECK(
           !pager || !pager->pools.capturing(),
@@ -155,12 +157,11 @@ void Pager::let_go(Block& block, std::initializer_list<Reason> reasons) {
     } else {
       mover.synchronize();
     }
-    const std::set<c10::DeviceIndex> abroad = block.abroad;
     for (const c10::DeviceIndex other : abroad) {
       Mover::synchronize(other);
     }
-    block.abroad.clear();
   } catch (...) {
+    block.abroad.insert(abroad.begin(), abroad.end());
     if (!block.state.is(State::Freed)) {
       registry.stay(block, Reason::Address); // its users may not have ended: until release()
     }
@@ -187,6 +188,7 @@ void Pager::fail(Block& block, const std::string& message) {
 }
 
 void Pager::restore() {
+  const c10::cuda::CUDAGuard guard(device);
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   // Every block gets a reason to stay before the first page-in, so that a page-in cannot page out
   // another block.
@@ -230,8 +232,17 @@ void Pager::restore() {
         event->reset(); // otherwise its memory would wait for it when it is freed
       }
     }
-    if (block->moved_home) {
-      mover.share_with_all(*block); // no more uses are seen either
+    if (block->moved_home && block->owner) { // no more uses are seen either
+      compat::StrongStorage storage;
+      {
+        const compat::WeakStorage owner = *block->owner;
+        const Lock::Pause pause; // as above
+        storage = owner.lock();
+      }
+      if (storage && block->on_device()) {
+        mover.share_with_all(*block);
+      }
+      Lock::drop_later(std::move(storage));
     }
   }
   if (!pools.capturing()) {

@@ -620,8 +620,11 @@ EventRef Mover::end_of_uses(Block& block) {
   const cudaStream_t out = transfer_.out();
   for (const Use& use : block.uses) {
     Timeline& line = *use.timeline;
-    if (!lasting(line.stream()) || !compat::is_capturing(line.stream().stream())) {
-      (use.recorded ? line.mark() : line.after(use.position))->block(out);
+    // A stream that the user may have destroyed cannot be asked whether it is captured.
+    const bool usable = lasting(line.stream()) ? !compat::is_capturing(line.stream().stream())
+                                               : line.marked(use.position);
+    if (usable) {
+      (use.recorded && lasting(line.stream()) ? line.mark() : line.after(use.position))->block(out);
     }
   }
   for (const EventRef& event : {block.left, block.arrived}) {

@@ -106,8 +106,8 @@ class Mover {
   // Tells the native allocator which other streams use the block, for the block's new memory. The
   // block is PagingIn. Pauses the mutex.
   void share(const Block& block, const at::DataPtr& memory);
-  // Tells it that any stream may use the block from now on without being seen. For a block whose
-  // home stream LMS has chosen. Pauses the mutex.
+  // Tells it that any stream that LMS knows may use the block from now on without being seen. For a
+  // block whose home stream LMS has chosen, and whose storage the caller holds. Pauses the mutex.
   void share_with_all(Block& block);
 
   // Starts a copy into the memory. The block must be PagingIn, and stays so until order() is

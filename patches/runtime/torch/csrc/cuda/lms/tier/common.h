@@ -98,6 +98,10 @@ inline void pool_ended(Pager& pager, compat::MempoolId pool) {
   pager.pools.end(pool);
   const Lock lock;
   pager.room.limit().cap().enforce();
+  if (!pager.pools.capturing()) {
+    const c10::cuda::CUDAGuard guard(pager.device);
+    pager.mover.collect(); // what died meanwhile, perhaps while LMS was off
+  }
 }
 
 // Called when the fraction of the device that the native allocator may use was changed.
