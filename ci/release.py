@@ -32,6 +32,7 @@ from lmsbuild.architecture import architectures
 from lmsbuild.errors import LmsbuildError
 from lmsbuild.registry import Registry, load_registry
 from lmsbuild.tools import lock
+from lmsbuild.tools.cache import sha256_of_files
 from lmsbuild.wheel.attestation import ENDING, LOCAL_BUILDER
 from lmsbuild.wheel.provenance import toolkit_commit
 
@@ -201,6 +202,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def state_of(commit: str) -> str:
+    """A commit, or what tells one state of changed sources from another."""
+    if len(commit) == 40:
+        return commit
+    folders = ("lmsbuild", "patches", "recipes")
+    paths = [p for folder in folders for p in sorted((ROOT / folder).rglob("*")) if p.is_file()]
+    files = {str(p.relative_to(ROOT)): p for p in paths if p.suffix != ".pyc"}
+    return f"{commit}-{sha256_of_files(files)[:16]}"
+
+
 def main(arguments: Sequence[str], lmsbuild: Sequence[str] = LMSBUILD) -> int:
     options = parser().parse_args(arguments)
     try:
@@ -211,7 +222,7 @@ def main(arguments: Sequence[str], lmsbuild: Sequence[str] = LMSBUILD) -> int:
             architectures=tuple(options.arch),
             pythons=tuple(options.python),
         )
-        store, commit = Store(options.out.resolve()), toolkit_commit()
+        store, commit = Store(options.out.resolve()), state_of(toolkit_commit())
         found = steps(registry, choice, store, commit)
         if options.matrix:
             running = f"{sys.version_info.major}.{sys.version_info.minor}"

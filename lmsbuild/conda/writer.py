@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import zipfile
@@ -33,8 +34,14 @@ _COMPRESSION = 9  # level of zstd; higher levels take minutes, and save little
 
 
 def build_string(index: Mapping[str, Any]) -> str:
-    """The build string of a grafted package: "py312_0" becomes "py312_0_lms1"."""
-    return f"{index['build']}_{LOCAL_VERSION}"
+    """The build string of a grafted package: "py312_0" becomes "py312_lms1_0".
+
+    The number stays at its end, where conda-forge's packages of PyTorch look for each other's.
+    """
+    build = str(index["build"])
+    number = re.search(r"(_\d+)?$", build)
+    assert number is not None, "it matches nothing, too"
+    return f"{build[: number.start()]}_{LOCAL_VERSION}{number[0]}"
 
 
 def write_package(

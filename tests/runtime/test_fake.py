@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -229,6 +230,8 @@ def test_mistakes(tmp_path):
 
     with pytest.raises(RuntimeError, match="needs two complete iterations"):
         record(torch.cuda.lms.step)
+    with pytest.raises(RuntimeError, match=r"is as large as set_size_lms\(\)"):
+        record(lambda: torch.ones(3, device="cuda").add_(1))
     with pytest.raises(RuntimeError, match="aten::nonzero needs the values of its tensors"):
         record(lambda: torch.ones(3, device="cuda").nonzero())
     assert list(tmp_path.iterdir()) == []
@@ -237,9 +240,8 @@ def test_mistakes(tmp_path):
     assert x.sum().item() == 3, "the program goes on with real tensors"
 
 
-@pytest.mark.parametrize("name", ["residual", "attention", "mixed"])
-def test_without_a_gpu(name, tmp_path):
-    """The same where PyTorch has no GPU, as on a laptop."""
+def without_a_gpu(path: Path, program: str) -> None:
+    """Records what a program, which ends with an iteration(), does where PyTorch has no GPU."""
     simulated = Path(__file__).parents[1] / "simcuda" / "auto"
     # After it whatever this process has found its torch with.
     paths = [str(simulated), os.environ.get("PYTHONPATH", "")]
@@ -252,13 +254,13 @@ def test_without_a_gpu(name, tmp_path):
         f"with torch.cuda.lms.record_fake(sys.argv[1], {GPU!r}):\n"
         "    assert torch.cuda.is_available() and torch.cuda.get_device_name() == 'A GPU'\n"
         "    torch.cuda.synchronize()\n"
-        f"    iteration = PROGRAMS[{name!r}]()\n"
+        f"{textwrap.indent(textwrap.dedent(program), '    ')}\n"
         "    for _ in range(3):\n"
         "        iteration()\n"
         "assert not torch.cuda.is_available()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "none.json")],
+        [sys.executable, "-c", code, str(path)],
         env={
             "PATH": "/usr/bin:/bin",
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -268,6 +270,101 @@ def test_without_a_gpu(name, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+ATTENTION = """
+from torch.nn.functional import scaled_dot_product_attention
+
+torch.backends.cuda.enable_flash_sdp(True)  # the simulated device has turned it off
+options = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}
+query = torch.randn(2, 8, 64, 64, **options)
+key, value = (torch.randn(2, 2, 96, 64, **options) for _ in range(2))
+
+def iteration():
+    scaled_dot_product_attention(*3 * [torch.randn(1, 2, 8, 16)])
+    scaled_dot_product_attention(query, key, value, enable_gqa=True).sum().backward()
+    torch.cuda.lms.step()
+"""
+
+
+def test_heads_that_share_a_key_without_a_gpu(tmp_path):
+    """FlashAttention takes them as they are. And attention on the CPU is no GPU's."""
+    without_a_gpu(tmp_path / "trace.json", ATTENTION)
+    sizes = {e[2] for e in kinds(trace_of(tmp_path / "trace.json"), "known", "allocated")}
+    key = 2 * 2 * 96 * 64 * 2
+    assert key in sizes
+    assert 4 * key not in sizes
+
+
+def test_heads_that_share_a_key_are_counted():
+    from torch.cuda.lms_fake import cost
+
+    query, key = torch.empty(2, 8, 64, 64), torch.empty(2, 2, 96, 64)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+    found = cost._flops(attention, (query, key, key), {}, (query,))
+    assert found == 2 * (2 * 2 * 8 * 64 * 96 * 64)
+
+
+FUSED = """
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+
+def iteration():
+    model(torch.zeros(4, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["without a GPU", "with one"])
+def test_a_fused_optimizer(gpu, tmp_path):
+    """Not all of them have an implementation for fake tensors."""
+    path = tmp_path / "trace.json"
+    if gpu:
+        scope = {"torch": torch}
+        with torch.cuda.lms.record_fake(path, GPU):
+            exec(FUSED, scope)
+            for _ in range(3):
+                scope["iteration"]()
+    else:
+        without_a_gpu(path, FUSED)
+    assert "aten::_fused_sgd_" in operators(trace_of(path))
+
+
+@since((2, 9), "backends' fp32_precision")
+def test_tensorfloat32_set_in_the_new_way(tmp_path):
+    matmul = torch.backends.cuda.matmul
+    times = []
+    for precision in ("ieee", "tf32"):
+        before, matmul.fp32_precision = matmul.fp32_precision, precision
+        try:
+            x = torch.empty(1, device="cuda")
+            del x
+            with torch.cuda.lms.record_fake(tmp_path / "trace.json", GPU):
+                x = torch.empty(4096, 4096, device="cuda")
+                for _ in range(3):
+                    x @ x
+                    torch.cuda.lms.step()
+        finally:
+            matmul.fp32_precision = before
+        marks = [event[2] for event in kinds(trace_of(tmp_path / "trace.json"), "mark")]
+        times.append(marks[-1] - marks[0])
+    assert times[0] == pytest.approx(10 * times[1], rel=0.01)
+
+
+def test_one_gpu_is_recorded(tmp_path):
+    path = tmp_path / "trace.json"
+    with (
+        pytest.raises(RuntimeError, match="are recorded of one GPU"),
+        torch.cuda.lms.record_fake(path, GPU),
+    ):
+        torch.empty(SMALL, device="cuda:1").add_(1)
+
+
+@pytest.mark.parametrize("name", ["residual", "attention", "mixed"])
+def test_without_a_gpu(name, tmp_path):
+    """The same where PyTorch has no GPU, as on a laptop."""
+    without_a_gpu(tmp_path / "none.json", f"iteration = PROGRAMS[{name!r}]()")
     _, peak = last_iteration(faked(tmp_path / "fake.json", PROGRAMS[name]))
     _, without = last_iteration(json.loads((tmp_path / "none.json").read_text()))
     assert abs(without - peak) <= 0.03 * peak

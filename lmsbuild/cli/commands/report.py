@@ -68,6 +68,9 @@ def command(
     memory over one iteration and of the transfers beside the computation, says what is swapped,
     where the GPU waits and what would help. With --json, only the files of --out are written.
     """
+    for file in files:
+        if file.exists() and file.samefile(trace):
+            raise click.UsageError(f"--out {file} would replace the trace")
     recorded = read_trace(trace)
     report = Report(
         planner(patches_dir(), default_cache()),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
@@ -27,6 +28,8 @@ from lmsbuild.simulate.planner import Simulation, planner
 from lmsbuild.simulate.trace import Trace, parse_trace, read_trace
 from lmsbuild.simulate.tune import Conditions, Report, Tuned, largest_value, smallest_memory
 from lmsbuild.tools.cache import default_cache
+
+_SEARCH = ("low", "high", "step")
 
 
 @click.command()
@@ -90,6 +93,10 @@ def command(
     `lmsbuild trace`, so no GPU is needed. A larger value is taken to need more memory. For a TRACE,
     or with --value, the smallest GPU memory is found.
     """
+    if Path(what).is_file():
+        _refuse("a TRACE", "gpu_memory", "value", *_SEARCH, "gpu", "python", "smallest")
+    elif value is not None:
+        _refuse("--value", "gpu_memory", *_SEARCH)
     conditions = Conditions(link=link, host_memory=host_memory, slowdown=slowdown)
     given = {
         "gpu": gpu.title,
@@ -192,6 +199,14 @@ def _show(found: Tuned, memory: int) -> None:
         larger = next(v for v in found.tried if v > found.with_lms)
         console.out.print(f"{larger} does not fit: {problem}")
     console.out.print("Times are estimates; see docs/simulation.md")
+
+
+def _refuse(what: str, *options: str) -> None:
+    """Refuses options that say something about the question that is not asked."""
+    context = click.get_current_context()
+    for name in options:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect with {what}")
 
 
 def _memory(trace: Trace, conditions: Conditions, given: dict[str, Any], as_json: bool) -> None:

@@ -452,3 +452,16 @@ def test_the_workflow_calls_it() -> None:
         assert found <= known | {"--silent"}  # make's own
     assert jobs["build"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.matrix) }}"
     assert jobs["build"]["permissions"]["attestations"] == "write"
+
+
+def test_changes_are_told_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    (tmp_path / "patches").mkdir()
+    file = tmp_path / "patches" / "hook.patch"
+    states = []
+    for text in ("one", "two"):
+        file.write_text(text)
+        states.append(release.state_of(f"{'0' * 40}-dirty"))
+    assert len(set(states)) == 2
+    assert states[0].startswith(f"{'0' * 40}-dirty-")
+    assert release.state_of("0" * 40) == "0" * 40

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ from toolkit.helpers.fake_torch import offline as offline
 from toolkit.helpers.fake_torch import shared_cache as shared_cache
 
 LIBRARY = f"{SITE}/torch/lib/libtorch_lms.so"
+# The number at the end of a build string stays there.
+MARKED = re.sub(r"_(\d+)$", r"_lms1_\1", BUILD)
 
 
 def build(
@@ -71,7 +74,7 @@ def test_the_same_kind_comes_out(
 ) -> None:
     base = write_package(tmp_path / f"{STEM}{suffix}", files_of(fake))
     made = build(fake, base, tmp_path / "out", shared_cache)
-    assert made.name == f"pytorch-{VERSION}-{BUILD}_lms1{suffix}"
+    assert made.name == f"pytorch-{VERSION}-{MARKED}{suffix}"
     old, new = read_package(base), read_package(made)
     assert old.keys() - new.keys() == set()
     assert new.keys() - old.keys() == {
@@ -88,7 +91,7 @@ def test_the_same_kind_comes_out(
         "info/paths.json",
         "info/files",
     }
-    assert json.loads(new["info/index.json"]) == {**INDEX, "build": f"{BUILD}_lms1"}
+    assert json.loads(new["info/index.json"]) == {**INDEX, "build": MARKED}
     assert f"Version: {VERSION}+lms1".encode() in new[f"{SITE}/{DIST_INFO}/METADATA"]
     library = elf.read_stream(io.BytesIO(new[LIBRARY]))
     assert (library.machine, library.soname) == (MACHINE, "libtorch_lms.so")
@@ -294,7 +297,9 @@ def test_the_command_takes_it(
     out = ["--out", str(tmp_path / "out")]
     result = CliRunner().invoke(main, ["wheel", "--base", base, *out])
     assert result.exit_code == 0, result.output
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"{STEM}_lms1.conda"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [
+        f"{STEM.removesuffix(BUILD)}{MARKED}.conda"
+    ]
     result = CliRunner().invoke(main, ["wheel", "--base", str(fake.base), "--base", base, *out])
     assert result.exit_code == 2
     assert "only a conda package can have a second --base" in result.output

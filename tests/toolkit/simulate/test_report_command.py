@@ -61,6 +61,13 @@ def test_the_trace_has_a_limit(trace: str) -> None:
     assert out.startswith("LMS is not necessary: ")
 
 
+def test_the_trace_is_not_replaced(trace: str, tmp_path: Path) -> None:
+    before = Path(trace).read_bytes()
+    _, err = run(trace, "--out", "in/../in/adam.json.gz", code=2)
+    assert "would replace the trace" in err
+    assert Path(trace).read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

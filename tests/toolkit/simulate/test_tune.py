@@ -195,3 +195,22 @@ def test_the_smallest_gpu(interpreter: str, tmp_path: Path) -> None:
 def test_mistakes(arguments: tuple[str, ...], code: int, message: str, interpreter: str) -> None:
     _, err = run(*arguments, "--python", interpreter, code=code)
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        ("trace", ["--gpu-memory", "16G"], "--gpu-memory has no effect with a TRACE"),
+        ("trace", ["--low", "2"], "--low has no effect with a TRACE"),
+        ("m:f", ["--value", "2", "--gpu-memory", "16G"], "--gpu-memory has no effect with --value"),
+        ("m:f", ["--value", "2", "--high", "9"], "--high has no effect with --value"),
+    ],
+)
+def test_options_of_another_question(
+    what: str, options: list[str], message: str, tmp_path: Path
+) -> None:
+    if what == "trace":
+        what = str(batches(4).write(tmp_path / "trace.json"))
+    result = CliRunner().invoke(main, ["tune", what, *options])
+    assert result.exit_code == 2
+    assert message in result.stderr

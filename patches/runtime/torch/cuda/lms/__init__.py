@@ -536,7 +536,8 @@ def record_fake(path, gpu):
 
     Raises:
         FileNotFoundError: if the file's folder does not exist.
-        RuntimeError: before PyTorch 2.6, or if there were fewer than two iterations.
+        RuntimeError: before PyTorch 2.6, if there were fewer than two iterations, or if nothing
+            is as large as ``set_size_lms`` says.
 
     Example::
 
@@ -555,6 +556,11 @@ def record_fake(path, gpu):
     given = Gpu(**gpu)
     with recording(given, _settings["size"]) as recorder:
         yield
+    if recorder.uses_gpu and not recorder.manages:
+        raise RuntimeError(
+            "LMS: nothing that this program has on the GPU is as large as set_size_lms() says, "
+            "which is {} bytes".format(_settings["size"])
+        )
     try:
         trace = recorder.trace()
     except ValueError as error:

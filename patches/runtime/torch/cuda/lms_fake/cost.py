@@ -41,7 +41,23 @@ def _flops(overload, args, kwargs, result):
     formula = flop_registry.get(getattr(overload, "overloadpacket", None))
     if formula is None:
         return 0
+    if "scaled_dot_product" in str(overload):
+        args = _with_all_heads(args)
     return int(formula(*args, **kwargs, out_val=result))
+
+
+def _with_all_heads(args):
+    """The arguments of attention, with shapes in the place of tensors.
+
+    Several heads of the query can share a key and a value, for which some releases have no formula.
+    """
+    heads = [arg.size(1) for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == 4]
+    return [
+        (arg.size(0), max(heads), *arg.shape[2:])
+        if isinstance(arg, torch.Tensor) and arg.dim() == 4
+        else arg
+        for arg in args
+    ]
 
 
 def _rate(gpu, overload, args):
@@ -55,6 +71,11 @@ def _rate(gpu, overload, args):
 
 def _may_round(overload):
     """Whether the program allows TensorFloat-32 here."""
-    if "convolution" in str(overload):
+    convolution = "convolution" in str(overload)
+    # In newer releases, a program has set it in one of two ways, and the other one raises.
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if precision is not None:
+        return precision("cuda", "conv" if convolution else "matmul") == "tf32"
+    if convolution:
         return torch.backends.cudnn.allow_tf32
     return torch.backends.cuda.matmul.allow_tf32

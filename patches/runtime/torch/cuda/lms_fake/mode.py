@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedOperatorException,
     unset_fake_temporarily,
 )
 from torch.utils._pytree import tree_flatten
@@ -77,14 +78,26 @@ class FakeGpu(FakeTensorMode):
             result = args[0]  # without a generator, which a missing GPU does not have
         elif self.hides_device and func is _COPY and not isinstance(args[0], FakeTensor):
             result = self._sent(args[0], types, kwargs)
+        elif (
+            any(map(_is_fake_cuda, given)) and func._schema.is_mutable and not func._schema.returns
+        ):
+            result = None  # as of fused optimizers, not all of which have a fake implementation
         else:
             result = self._fake(func, types, args, kwargs)
         self._record(func, args, kwargs, given, result)
         return result
 
     def _fake(self, func, types, args, kwargs):
+        # What has no fake implementation can run on the CPU, and must not run on a GPU.
+        flat = tree_flatten((args, kwargs))[0]
+        self.allow_fallback_kernels = not any(map(_is_fake_cuda, flat))
         try:
             return super().dispatch(func, types, args, kwargs)
+        except UnsupportedOperatorException as error:
+            raise RuntimeError(
+                "LMS: {} has no implementation for fake tensors; record this program on a GPU or "
+                "on the simulated device".format(func._schema.name)
+            ) from error
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise RuntimeError(
                 "LMS: {} needs the values of its tensors, and fake tensors have none; record this "
@@ -139,6 +152,10 @@ class FakeGpu(FakeTensorMode):
         used = [value for value in given + made if _is_fake_cuda(value)]
         if not used:
             return
+        if any(value.fake_device.index for value in used):
+            raise RuntimeError(
+                "LMS: fake tensors are recorded of one GPU, cuda:0, and this program uses others"
+            )
         node = torch._C._current_autograd_node()
         # Operators of a pass of its own, as that of activation checkpointing, run in a node, too.
         in_node = node is not None and not torch.is_grad_enabled()
@@ -158,7 +175,10 @@ class FakeGpu(FakeTensorMode):
             if in_node or operator.kind != TRANSPARENT:
                 recorder.use(storage, operator.kind == FILLS or not from_gpu)
         if operator.kind != TRANSPARENT:
-            bytes_used = sum(value.numel() * value.element_size() for value in used)
+            touched = used
+            if operator.kind == FILLS:  # it reads shapes only
+                touched = [value for value in made if _is_fake_cuda(value)]
+            bytes_used = sum(value.numel() * value.element_size() for value in touched)
             recorder.spend(seconds_of(self._gpu, func, args, kwargs, result, bytes_used))
 
     def _key(self, node):

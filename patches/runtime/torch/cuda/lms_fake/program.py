@@ -11,6 +11,7 @@ from .autocast import autocast
 from .device import replaced
 
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
+_RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _LARGEST_HEAD = 256  # elements: what FlashAttention takes
 
 
@@ -45,7 +46,9 @@ def gpu_program(hides_device):
                 replaced(
                     functional,
                     "scaled_dot_product_attention",
-                    functools.partial(_attention, kernels.lower),
+                    functools.partial(
+                        _attention, kernels.lower, functional.scaled_dot_product_attention
+                    ),
                 )
             )
         yield
@@ -134,6 +137,7 @@ def _to(tensor, *args, copy=False, **kwargs):
 
 def _attention(
     lower,
+    original,
     query,
     key,
     value,
@@ -143,20 +147,26 @@ def _attention(
     scale=None,
     enable_gqa=False,
 ):
+    if not query.is_cuda:
+        return original(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     aten = torch.ops.aten
     if torch.is_autocast_enabled("cuda"):
         query, key, value = lower(query), lower(key), lower(value)
-    if enable_gqa and key.size(-3) != query.size(-3):
-        repeats = query.size(-3) // key.size(-3)
-        key, value = (tensor.repeat_interleave(repeats, -3) for tensor in (key, value))
     backends = torch.backends.cuda
+    shared = enable_gqa and key.size(-3) != query.size(-3)
     fits = query.dim() == 4 and query.size(-1) <= _LARGEST_HEAD and query.size(-1) % 8 == 0
     flash = query.dtype in _FLASH_DTYPES and attn_mask is None and backends.flash_sdp_enabled()
     if fits and flash:
         return aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
-    if fits and backends.mem_efficient_sdp_enabled():
+    if shared:  # only FlashAttention takes them as they are
+        repeats = query.size(-3) // key.size(-3)
+        key, value = (tensor.repeat_interleave(repeats, -3) for tensor in (key, value))
+    efficient = backends.mem_efficient_sdp_enabled() and not (shared and _RELEASE < (2, 12))
+    if fits and efficient:
         if attn_mask is not None:
             if attn_mask.dtype == torch.bool:
                 attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(

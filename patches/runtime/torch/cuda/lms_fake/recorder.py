@@ -25,6 +25,7 @@ class Recorder:
         self._small = 0  # bytes that LMS does not manage
         self._living = 0
         self._steps = []  # where they are in the events, and the small bytes there
+        self._stepped = None  # the time, and where in the events, when the last one ended
         self.peak_bytes = 0
 
     @property
@@ -86,13 +87,19 @@ class Recorder:
         r"""bool: something was on the GPU."""
         return self.peak_bytes > 0
 
+    @property
+    def manages(self):
+        r"""bool: something was large enough for LMS."""
+        return self._last > 0
+
     def step(self):
         r"""An iteration has ended. Two ends with nothing in between are one."""
-        if self._steps and self._steps[-1][0] == len(self._events):
+        if self._steps and self._stepped == (self._clock, len(self._events)):
             return
         self._mark()
         self._events.append(["step", 0, 0])
         self._steps.append((len(self._events), self._small))
+        self._stepped = (self._clock, len(self._events))
         self._unit = None
 
     def trace(self):

@@ -3,6 +3,7 @@ r"""What would make an iteration faster. Each sentence is the result of a simula
 from .phase import short
 from .unit import factor, size, time
 
+_CLIPPING = "_foreach_norm"
 _LITTLE = 1.05  # times as long as with enough memory
 
 
@@ -59,14 +60,21 @@ def _of_the_largest_operator(report):
     largest = operators[report.largest]
     if not _is_for_all(largest):
         return
-    others = [op.needed_bytes for op in operators if not _is_for_all(op)]
+    clips = _clips(largest)
+    others = [op.needed_bytes for op in operators if not _is_for_all(op) or clips != _clips(op)]
     if others and max(others) < largest.needed_bytes:
+        what = "clip_grad_norm_()" if clips else "An optimizer"
         yield (
-            "An optimizer with foreach=False: the largest operator ({}) uses {} at once, and the "
+            what
+            + " with foreach=False: the largest operator ({}) uses {} at once, and the "
             "largest other one {}.".format(
                 short(largest.name), size(largest.needed_bytes), size(max(others))
             )
         )
+
+
+def _clips(operator):
+    return _CLIPPING in operator.name
 
 
 def _is_for_all(operator):

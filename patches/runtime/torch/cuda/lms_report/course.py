@@ -57,7 +57,8 @@ class History:
             for block, movements in of_block.items()
             for begin, end in self._held(block, movements)
         ]
-        self.host = [point for point in _sum(held) if point[0] < self._seconds]
+        points = _sum(held)
+        self.host = [point for point in points if point[0] < self._seconds] or points[:1]
         self.host_peak_bytes = max((count for _, count in self.host), default=0)
         absences = [
             (begin, end, block)

@@ -25,7 +25,7 @@ def trace(report):
         ends.append(now)
         now += operator.seconds
     events += _process(0, "LMS: everything on the GPU", {_COMPUTE: "operators"})
-    events += _operators(report, 0, ends)
+    events += _slices(_operators(report, 0, ends))
     events += _counter(
         0, "GPU memory", zip(ends, (op.living_bytes for op in report.timeline.operators))
     )
@@ -33,9 +33,10 @@ def trace(report):
         course = report.courses[name]
         threads = {_COMPUTE: "operators", _OUT: "copies to the host", _IN: "copies to the GPU"}
         events += _process(number, "LMS: {} (predicted)".format(title), threads)
-        events += _operators(report, number, [start.seconds for start in course.starts])
-        events += _stalls(number, course.starts)
-        events += _transfers(report, number, course)
+        operators = _operators(report, number, [start.seconds for start in course.starts])
+        events += _slices(_in_order(operators, _stalls(number, course.starts)))
+        for tid in (_OUT, _IN):
+            events += _slices(_in_order(_transfers(report, number, course, tid)))
         events += _counter(number, "GPU memory", course.gpu)
         events += _counter(number, "host memory", course.host)
     return {
@@ -56,6 +57,21 @@ def _event(number, kind, name, seconds, **values):
     return dict(ph=kind, pid=_FIRST_PROCESS + number, name=name, ts=microseconds, **values)
 
 
+def _slices(slices):
+    """Events with a begin and an end, in seconds, of one thread, in order.
+
+    Perfetto's unit is the nanosecond. It drops a slice that begins before the last one has ended,
+    so both are rounded, and not how long it takes.
+    """
+    slices = list(slices)
+    ends = [round(begin * 1e9) for _, _, begin, _, _ in slices[1:]] + [None]
+    for (number, name, begin, end, values), following in zip(slices, ends):
+        first, last = round(begin * 1e9), round(end * 1e9)
+        if following is not None:
+            last = max(first, min(last, following))
+        yield _event(number, "X", name, first * 1e-9, dur=(last - first) / 1e3, **values)
+
+
 def _process(number, title, threads):
     yield _event(number, "M", "process_name", 0, args={"name": title})
     yield _event(number, "M", "process_sort_index", 0, args={"sort_index": number})
@@ -66,45 +82,38 @@ def _process(number, title, threads):
 
 def _operators(report, number, starts):
     for place, (begin, operator) in enumerate(zip(starts, report.timeline.operators)):
-        yield _event(
-            number,
-            "X",
-            short(operator.name),
-            begin,
-            dur=round(operator.seconds * 1e6, 3),
-            tid=_COMPUTE,
-            cat=report.phases[place],
-            args={"operator": place, "uses": size(operator.needed_bytes)},
-        )
+        values = {
+            "tid": _COMPUTE,
+            "cat": report.phases[place],
+            "args": {"operator": place, "uses": size(operator.needed_bytes)},
+        }
+        yield number, short(operator.name), begin, begin + operator.seconds, values
 
 
 def _stalls(number, starts):
     for start in starts:
         if start.stall_seconds > 0:
-            yield _event(
-                number,
-                "X",
-                _CAUSES[start.cause],
-                start.seconds - start.stall_seconds,
-                dur=round(start.stall_seconds * 1e6, 3),
-                tid=_COMPUTE,
-                cat="stall",
-            )
+            begin = start.seconds - start.stall_seconds
+            values = {"tid": _COMPUTE, "cat": "stall"}
+            yield number, _CAUSES[start.cause], begin, start.seconds, values
 
 
-def _transfers(report, number, course):
+def _transfers(report, number, course, tid):
     for transfer in course.transfers:
-        block = report.timeline.blocks[transfer.block]
-        yield _event(
-            number,
-            "X",
-            report.roles[transfer.block],
-            transfer.begin,
-            dur=round((transfer.end - transfer.begin) * 1e6, 3),
-            tid=_OUT if transfer.kind == OUT else _IN,
-            cat="transfer",
-            args={"tensor": transfer.block, "bytes": block.bytes},
-        )
+        if (_OUT if transfer.kind == OUT else _IN) == tid:
+            values = {
+                "tid": tid,
+                "cat": "transfer",
+                "args": {
+                    "tensor": transfer.block,
+                    "bytes": report.timeline.blocks[transfer.block].bytes,
+                },
+            }
+            yield number, report.roles[transfer.block], transfer.begin, transfer.end, values
+
+
+def _in_order(*groups):
+    return sorted((item for group in groups for item in group), key=lambda item: item[2:4])
 
 
 def _counter(number, name, curve):

@@ -286,7 +286,9 @@ def _call(function, recording, machine, result):
     )
     if failed:
         problem = _text(why.value)
-        if "alone needs" in problem and ("_foreach_" in problem or "_fused_" in problem):
+        if "alone needs" in problem and "_foreach_norm" in problem:
+            problem += "; pass foreach=False to clip_grad_norm_(), which then uses less at once"
+        elif "alone needs" in problem and ("_foreach_" in problem or "_fused_" in problem):
             problem += "; pass foreach=False to the optimizer, which then uses less at once"
         raise PlannerError(problem)
 
