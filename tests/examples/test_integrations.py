@@ -182,6 +182,7 @@ def test_lightning(name: str, accumulated: int, rows: int, tmp_path: Path, run: 
             def training_step(self, batch, _):
                 loss = self.model(**batch)["loss"]
                 self.losses.append(loss.item())
+                self.log("loss", loss)
                 return loss
 
             def configure_optimizers(self):
@@ -201,6 +202,9 @@ def test_lightning(name: str, accumulated: int, rows: int, tmp_path: Path, run: 
         logger.save()
         with open(logger.log_dir + "/metrics.csv") as file:
             rows = list(csv.DictReader(file))
+        losses = [row["step"] for row in rows if row["loss"]]
+        rows = [row for row in rows if row["lms/page_out_bytes"]]
+        assert [row["step"] for row in rows] == losses
         print(len(rows), min(int(row["lms/page_out_bytes"]) for row in rows) > 0)
         """)
     )

@@ -36,21 +36,24 @@ class LargeModelSupport(Callback):
         super().__init__()
         self._settings = settings
         self._metrics = torch.cuda.lms.Metrics()
-        self._logged = 0  # the last step that was logged, or that had ended before
+        self._stepped = 0  # how many times an optimizer had stepped when the last batch ended
 
     def setup(self, trainer, pl_module, stage):
         integrations.turn_on(**self._settings)
 
     def on_train_start(self, trainer, pl_module):
         self._metrics()
-        self._logged = trainer.global_step
+        self._stepped = trainer.global_step
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        step, every = trainer.global_step, trainer.log_every_n_steps
-        # With accumulated gradients, several batches end in the same step. 0: nothing is logged.
-        if step == self._logged or not every or step % every:
+        # With accumulated gradients, not each batch ends with a step.
+        before, self._stepped = self._stepped, trainer.global_step
+        # As the trainer's own logs have it: batches, however many optimizers have stepped in one.
+        batches = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
+        step = trainer.global_step - 1 if batches is None else batches
+        every = trainer.log_every_n_steps  # 0: nothing is logged
+        if self._stepped == before or not every or (step + 1) % every:
             return
-        self._logged = step
         found = self._metrics()
         for logger in trainer.loggers:
             logger.log_metrics(found, step=step)
