@@ -58,23 +58,6 @@ def faked(path: Path, program: Program) -> dict[str, Any]:
     return trace_of(path)
 
 
-def test_to_what_a_tensor_is_already(tmp_path: Path) -> None:
-    def program() -> Callable[[], Any]:
-        model = torch.nn.Linear(1024, 1024).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def iteration() -> None:
-            x = torch.ones(1024, 1024, device="cuda")
-            model(x.to(model.weight)).sum().backward()
-            optimizer.step()
-
-        return iteration
-
-    names, _ = last_iteration(faked(tmp_path / "trace.json", program))
-    assert "aten::addmm" in names
-    assert "aten::_to_copy" not in names
-
-
 def last_iteration(trace: dict[str, Any]) -> tuple[list[str], int]:
     """The storages of the last iteration and their uses, by their sizes, and the most bytes."""
     ends = [i for i, event in enumerate(trace["events"]) if event[0] == "step"]
@@ -316,19 +299,41 @@ def iteration():
 """
 
 
-@pytest.mark.parametrize("gpu", [False, True], ids=["without a GPU", "with one"])
-def test_a_fused_optimizer(gpu, tmp_path):
+def with_a_gpu(path: Path, program: str) -> None:
+    scope: dict[str, Any] = {"torch": torch}
+    with torch.cuda.lms.record_fake(path, GPU):
+        exec(program, scope)
+        for _ in range(3):
+            scope["iteration"]()
+
+
+WHERE = pytest.mark.parametrize("record", [with_a_gpu, without_a_gpu])
+
+
+@WHERE
+def test_a_fused_optimizer(record, tmp_path):
     """Not all of them have an implementation for fake tensors."""
-    path = tmp_path / "trace.json"
-    if gpu:
-        scope = {"torch": torch}
-        with torch.cuda.lms.record_fake(path, GPU):
-            exec(FUSED, scope)
-            for _ in range(3):
-                scope["iteration"]()
-    else:
-        without_a_gpu(path, FUSED)
-    assert "aten::_fused_sgd_" in operators(trace_of(path))
+    record(tmp_path / "trace.json", FUSED)
+    assert "aten::_fused_sgd_" in operators(trace_of(tmp_path / "trace.json"))
+
+
+MOVED = """
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def iteration():
+    x = torch.ones(1024, 1024, device="cuda")
+    model(x.to(model.weight)).sum().backward()
+    optimizer.step()
+"""
+
+
+@WHERE
+def test_to_what_a_tensor_is_already(record, tmp_path):
+    record(tmp_path / "trace.json", MOVED)
+    names = operators(trace_of(tmp_path / "trace.json"))
+    assert "aten::addmm" in names
+    assert "aten::_to_copy" not in names
 
 
 @since((2, 9), "backends' fp32_precision")
