@@ -7,6 +7,9 @@ import threading
 import pytest
 import torch
 from conftest import ON_HARDWARE
+from faults import NOT_READY
+from hardware import simulated
+from past import write_unseen
 from releases import since
 from simcuda.process import run_sim
 from tensors import evict, is_resident, managed, pattern, raw_address, turn_on
@@ -237,6 +240,59 @@ def test_what_dies_during_a_capture_goes_back_behind_its_uses():
         torch.mul(tensors[0], 2, out=out)
     capture(tensors.clear)
     others = [torch.zeros_like(out) for _ in range(4)]
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
+    assert all(other.sum().item() == 0 for other in others)
+
+
+def test_what_is_released_during_a_capture_is_waited_for():
+    x, source = managed(pattern(1)), managed(pattern(1, start=7))
+    torch.cuda.lms.exclude(source)
+    x.data_ptr()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        write_unseen(x, source)
+    capture(lambda: torch.cuda.lms.release(x))
+    evict()
+    assert not is_resident(x)
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(x.cpu(), pattern(1, start=7, device="cpu"))
+
+
+def test_a_page_in_where_something_died_during_a_capture():
+    x, y = [managed(pattern(2))], managed(pattern(2, start=3))
+    out = torch.empty_like(y)
+    evict()
+    managed(x[0])  # where a page-out has noted the last use
+    place = raw_address(x[0])
+    torch.mul(x[0], 2, out=out)
+    capture(x.clear)
+    y.add_(1)
+    assert raw_address(y) == place
+    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
+    assert torch.equal(y.cpu(), pattern(2, start=4, device="cpu"))
+
+
+@simulated
+def test_what_died_during_a_capture_goes_back_before_its_uses_have_ended(device):
+    side = torch.cuda.Stream()
+    torch.cuda.set_enabled_lms(False)
+    with torch.cuda.stream(side):
+        tensors = [pattern(2)]
+        out = torch.empty_like(tensors[0])
+    turn_on()
+    torch.cuda.current_stream().wait_stream(side)
+    managed(tensors[0])
+    evict()
+    managed(tensors[0])
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.mul(tensors[0], 2, out=out)
+    device.fault("cudaEventQuery", 1, NOT_READY, from_=True)
+    capture(tensors.clear)
+    others = [torch.zeros_like(out) for _ in range(4)]
+    device.clear_faults()
     torch.cuda.current_stream().wait_stream(side)
     assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
     assert all(other.sum().item() == 0 for other in others)

@@ -1,6 +1,7 @@
 """Free memory in pieces: idle storages are moved on the device, so that a request fits."""
 
 import contextlib
+import ctypes
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ from conftest import CAPACITY, DEVICE, MIB
 from faults import NOT_READY
 from hardware import simulated
 from held import wait_for
-from releases import since
+from releases import scoped_library, since
 from simcuda.process import run_sim
 from tensors import evict, floats, managed, pattern, raw_address, stat
 from test_pages import EXPANDABLE
@@ -432,3 +433,34 @@ def test_the_host_waits_for_memory_of_an_unknown_stream():
     """No stream orders its next use after the page-out, so it is given back when that has ended."""
     did, same = run_sim(adopted, mib=64, query_notready=1)
     assert (did, same) == ([2, 0], True)
+
+
+@since((2, 0), "library of operators that extends another")
+def test_what_a_collective_may_use_does_not_move():
+    """It may run on after an operator has read the storage."""
+    side = torch.cuda.Stream()
+    tensors, starts = scattered()
+    rows = torch.empty(len(tensors), 256, device="cuda")
+    device_to_device = 3
+
+    def peek(x: torch.Tensor, out: torch.Tensor) -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        addresses = ctypes.c_void_p(raw_address(out)), ctypes.c_void_p(raw_address(x))
+        size, handle = ctypes.c_size_t(1024), ctypes.c_void_p(side.cuda_stream)
+        assert ctypes.CDLL(None).cudaMemcpyAsync(*addresses, size, device_to_device, handle) == 0
+
+    with scoped_library("c10d", "FRAGMENT") as library:
+        library.define("lms_peek(Tensor x, Tensor(a!) out) -> ()")
+        library.impl("lms_peek", peek, "CUDA")
+        for tensor, row in zip(tensors, rows, strict=True):
+            torch.ops.c10d.lms_peek(tensor, row)
+    for tensor in tensors:
+        managed(tensor)  # the program may read it meanwhile
+    counts = Counts()
+    wide = torch.full((floats(2 * SIZE),), 7.0, device="cuda")
+    assert counts()[0] == 0
+    torch.cuda.current_stream().wait_stream(side)
+    assert bool((wide == 7).all())
+    seen = [pattern(SIZE, start=start, device="cpu")[:256] for start in starts]
+    assert torch.equal(rows.cpu(), torch.stack(seen))
+    assert intact(tensors, starts)

@@ -545,3 +545,36 @@ def test_random_programs_that_repeat(mode, seed, writer):
     DEVICE.clear_races()
     assert races == []
     assert stat("copied_ahead_count") + stat("prefetch_count") > 0
+
+
+@simulated
+@since((2, 3), "storages that refuse access")
+def test_what_a_plan_has_brought_may_leave_before_it_is_used():
+    """Its page-out waits until it has arrived."""
+    losses = expected(16)
+    chain = Chain()
+    found: list[Any] = []
+    left: list[int] = []
+
+    def look(_: torch.Tensor) -> None:
+        momenta = [state["momentum_buffer"] for state in chain.optimizer.state.values()]
+        waiting = []
+        for tensor in chain.weights + momenta:
+            try:
+                raw_address(tensor)
+            except RuntimeError:
+                if is_resident(tensor):
+                    waiting.append(tensor)
+        if waiting:
+            evict()
+            left.append(sum(not is_resident(tensor) for tensor in waiting))
+
+    for k in range(16):
+        if k == 8:
+            for weight in chain.weights:
+                weight.register_hook(look)
+        found.append(chain.train(pattern(1, start=k)))
+        torch.cuda.lms._wait_for_plans()
+    assert sum(left) > 0
+    assert found == losses
+    assert DEVICE.races() == []

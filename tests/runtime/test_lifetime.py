@@ -306,3 +306,29 @@ def test_lazy_clones_that_die():
     del z
     assert torch.cuda.memory_allocated() == 0
     assert stat("resident_bytes") == 0
+
+
+@since((2, 2), "storages that are copied when they are written")
+def test_a_lazy_clone_of_what_lms_has_brought_on_another_stream():
+    side = torch.cuda.Stream()
+    torch.cuda.set_enabled_lms(False)
+    with torch.cuda.stream(side):
+        x = pattern(2)
+        out = torch.empty_like(x)
+    turn_on()
+    torch.cuda.current_stream().wait_stream(side)
+    managed(x)
+    evict()
+    managed(x)  # on a stream that LMS chooses
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        managed(x)  # so LMS knows this one, too
+    y = torch._lazy_clone(x)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.mul(y, 2, out=out)
+    del x, y
+    others = [torch.zeros_like(out) for _ in range(4)]
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
+    assert all(other.sum().item() == 0 for other in others)

@@ -203,3 +203,27 @@ def test_without_kernels(aside, tmp_path):
     """Then everything is copied, behind all that is queued."""
     environment = {"PYTORCH_KERNEL_CACHE_PATH": str(tmp_path)}
     assert run_sim(without_kernels, aside, environment=environment) == [1, True, [], True]
+
+
+def older_than_lms(device):
+    import torch
+
+    device.fault("nvrtcVersion", 1, 11, True)
+    x = torch.arange(1 << 20, dtype=torch.int32, device="cuda")
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x.sum()
+    torch.cuda.reclaim_inactive()
+    away = not torch.cuda.lms.is_resident(x)
+    others = [torch.full((1 << 20,), 7, dtype=torch.int32, device="cuda") for _ in range(4)]
+    right = torch.equal(x.cpu(), torch.arange(1 << 20, dtype=torch.int32))
+    right = right and all(bool((other == 7).all()) for other in others)
+    return away, right, device.races()
+
+
+@simulated
+def test_without_kernels_and_older_than_lms(tmp_path):
+    """No stream orders the next use of its memory after the copy."""
+    environment = {"PYTORCH_KERNEL_CACHE_PATH": str(tmp_path)}
+    assert run_sim(older_than_lms, environment=environment) == [True, True, []]

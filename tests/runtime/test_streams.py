@@ -8,6 +8,7 @@ import torch
 from conftest import MIB
 from faults import UNKNOWN
 from hardware import simulated
+from past import write_unseen
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
 
 
@@ -344,3 +345,45 @@ def test_streams_are_not_remembered_for_ever(device):
             del x
         made = device.live()["events"] - before
     assert made < 100
+
+
+def test_a_release_waits_for_streams_of_other_devices():
+    x = managed(pattern(1))
+    source = managed(pattern(1, start=7, device="cuda:1"))
+    torch.cuda.lms.exclude(source)
+    far = torch.cuda.Stream(device="cuda:1")
+    for index in range(2):
+        far.wait_stream(torch.cuda.current_stream(index))
+    x.record_stream(far)
+    with torch.cuda.stream(far):
+        write_unseen(x, source)
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(1, start=7, device="cpu"))
+
+
+def test_brought_on_a_stream_of_the_user_and_freed():
+    side = torch.cuda.Stream()
+    torch.cuda.set_enabled_lms(False)
+    with torch.cuda.stream(side):
+        x = pattern(2)
+        out = torch.empty_like(x)
+    turn_on()
+    with torch.cuda.stream(side):
+        managed(x)
+    evict()
+    with Foreign() as stream:
+        stream.wait_stream(side)
+        with torch.cuda.stream(stream):
+            managed(x)  # brought there
+        side.wait_stream(stream)
+        with torch.cuda.stream(side):
+            torch.mul(x, 2, out=out)
+        del x  # in the order of the stream on which it was made
+        with torch.cuda.stream(stream):
+            others = [torch.zeros_like(out) for _ in range(4)]
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
+    assert all(other.sum().item() == 0 for other in others)
+    del others

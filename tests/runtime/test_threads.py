@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 from conftest import MIB
-from faults import NOT_READY
+from faults import NOT_READY, UNKNOWN
 from hardware import simulated
 from held import wait_for
 from releases import scoped_library, since
@@ -628,3 +628,63 @@ def forked_while_pinning(device):
 
 def test_a_child_ends_while_the_parent_pins():
     assert run_sim(forked_while_pinning, timeout=TIMEOUT) == [1, 7]
+
+
+def wait_for_kernels(device):
+    import threading
+    import time
+
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("off")
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    x = torch.ones(1 << 18, device="cuda")
+    x.sum()
+    device.hold("cuModuleLoadData")
+    threads = [threading.Thread(target=torch.cuda.reclaim_inactive) for _ in range(2)]
+    threads[0].start()
+    deadline = time.monotonic() + 60
+    while not device.waiting("cuModuleLoadData") and time.monotonic() < deadline:
+        time.sleep(0.001)
+    threads[1].start()
+    time.sleep(0.2)  # it gets as far as it can
+    waiting = [thread.is_alive() for thread in threads]
+    device.release()
+    for thread in threads:
+        thread.join(20)
+    return waiting, [thread.is_alive() for thread in threads], torch.cuda.lms.is_resident(x)
+
+
+@simulated
+def test_all_that_wait_for_kernels_go_on():
+    found = run_sim(wait_for_kernels, timeout=TIMEOUT)
+    assert found == [[True] * 2, [False] * 2, False]
+
+
+@simulated
+@since((2, 0), "class of allocators")
+def test_a_page_in_that_fails_keeps_nobody_waiting(device):
+    x, y = managed(pattern(4)), managed(pattern(4, start=3))
+    evict()
+    torch.cuda.empty_cache()
+    errors, sums = [], []
+    device.hold("cudaMalloc", device=0)
+    device.fault("cudaMalloc", error=UNKNOWN)
+    threads = [Collecting(errors, lambda: sums.append(x.sum().item())) for _ in range(2)]
+    threads[0].start()
+    waited = wait_for(device, "cudaMalloc")
+    threads[1].start()
+    time.sleep(0.2)  # it waits for the page-in of the first
+    device.release()
+    for thread in threads:
+        thread.join(20)
+    blocked = threads[1].is_alive()
+    y.add_(0)  # a page-in that succeeds wakes who still waits
+    for thread in threads:
+        thread.join(20)
+    assert waited == 1
+    assert not blocked, "nobody told the second thread that the first one had failed"
+    assert len(errors) == 1
+    assert sums == [x.sum().item()]
