@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import console
-from lmsbuild.cli.types import NEW_FILE, TAG
+from lmsbuild.cli.types import TAG
 from lmsbuild.patchset.cmake_hook import is_unproven
 from lmsbuild.patchset.export import default_file, export
 from lmsbuild.patchset.series import load_hooks
@@ -19,7 +19,7 @@ from lmsbuild.registry import load_registry
 @click.option(
     "-o",
     "--output",
-    type=NEW_FILE,
+    type=click.Path(dir_okay=False, path_type=Path),
     help="File to write  [default: pytorch_TAG_large_model_support.patch]",
 )
 def command(tag: str, output: Path | None) -> None:
