@@ -25,6 +25,7 @@ else:
 
 # A missing one is wrong usage: click says so, and exits with 2.
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class NewFileType(click.Path):
@@ -46,7 +47,6 @@ class NewFileType(click.Path):
 
 
 NEW_FILE = NewFileType()
-EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class _Completed(click.types.StringParamType):

@@ -30,7 +30,7 @@ from lmsbuild.tools.atomic import write_files
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.download import Target
 from lmsbuild.tools.fetch import fetch_newest, fetch_wheel, forgotten_if_unfit
-from lmsbuild.tools.report import Report
+from lmsbuild.tools.report import Report, prefixed
 from lmsbuild.wheel import integrity, runtime_library
 from lmsbuild.wheel.base import BaseWheel, identify
 from lmsbuild.wheel.patch_python import PythonPatch, patch_python
@@ -118,12 +118,7 @@ def _wheel(given: Path | None, name: str, target: Target, cache: Path, report: R
     if given is not None:
         return _identified(given, version)
     requirement = f"torch=={version}"
-    fetched = fetch_wheel(
-        requirement,
-        target,
-        cache,
-        lambda what, done, total: report(f"download {what}", done, total),
-    )
+    fetched = fetch_wheel(requirement, target, cache, prefixed("download", report))
     with forgotten_if_unfit(requirement, target, cache):
         base = _identified(fetched.path, version)
         if base.version.local:

@@ -29,6 +29,19 @@ def turn_on() -> None:
     torch.cuda.lms._watch()
 
 
+def older(mib: float, stream: torch.cuda.Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """A pattern(), and a tensor like it, made on a stream while LMS was off.
+
+    So LMS does not know on which one.
+    """
+    torch.cuda.set_enabled_lms(False)
+    with torch.cuda.stream(stream):
+        x = pattern(mib)
+        like = torch.empty_like(x)
+    turn_on()
+    return x, like
+
+
 def evict() -> None:
     """Pages out all idle storages."""
     torch.cuda.reclaim_inactive()

@@ -12,7 +12,7 @@ from hardware import simulated
 from past import write_unseen
 from releases import since
 from simcuda.process import run_sim
-from tensors import evict, is_resident, managed, pattern, raw_address, turn_on
+from tensors import evict, is_resident, managed, older, pattern, raw_address, turn_on
 
 
 def test_what_a_captured_region_uses_stays():
@@ -223,14 +223,13 @@ def test_a_storage_may_die_during_a_capture(used):
     assert torch.cuda.lms.stats()["host_used_bytes"] < 2 << 20
 
 
-def test_what_dies_during_a_capture_goes_back_behind_its_uses():
+def dies_under_a_reader(meanwhile=contextlib.nullcontext):
+    """A tensor dies during a capture, and its memory is used again."""
     # The stream on which it was allocated is not known, and LMS has chosen another one.
     side = torch.cuda.Stream()
-    torch.cuda.set_enabled_lms(False)
-    with torch.cuda.stream(side):
-        tensors = [pattern(2)]
-        out = torch.empty_like(tensors[0])
-    turn_on()
+    x, out = older(2, side)
+    tensors = [x]
+    del x
     torch.cuda.current_stream().wait_stream(side)
     managed(tensors[0])
     evict()
@@ -238,11 +237,16 @@ def test_what_dies_during_a_capture_goes_back_behind_its_uses():
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.mul(tensors[0], 2, out=out)
-    capture(tensors.clear)
-    others = [torch.zeros_like(out) for _ in range(4)]
+    with meanwhile():
+        capture(tensors.clear)
+        others = [torch.zeros_like(out) for _ in range(4)]
     torch.cuda.current_stream().wait_stream(side)
     assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
     assert all(other.sum().item() == 0 for other in others)
+
+
+def test_what_dies_during_a_capture_goes_back_behind_its_uses():
+    dies_under_a_reader()
 
 
 def test_what_is_released_during_a_capture_is_waited_for():
@@ -276,26 +280,13 @@ def test_a_page_in_where_something_died_during_a_capture():
 
 @simulated
 def test_what_died_during_a_capture_goes_back_before_its_uses_have_ended(device):
-    side = torch.cuda.Stream()
-    torch.cuda.set_enabled_lms(False)
-    with torch.cuda.stream(side):
-        tensors = [pattern(2)]
-        out = torch.empty_like(tensors[0])
-    turn_on()
-    torch.cuda.current_stream().wait_stream(side)
-    managed(tensors[0])
-    evict()
-    managed(tensors[0])
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        torch.mul(tensors[0], 2, out=out)
-    device.fault("cudaEventQuery", 1, NOT_READY, from_=True)
-    capture(tensors.clear)
-    others = [torch.zeros_like(out) for _ in range(4)]
-    device.clear_faults()
-    torch.cuda.current_stream().wait_stream(side)
-    assert torch.equal(out.cpu(), pattern(2, device="cpu") * 2)
-    assert all(other.sum().item() == 0 for other in others)
+    @contextlib.contextmanager
+    def nothing_is_ready():
+        device.fault("cudaEventQuery", 1, NOT_READY, from_=True)
+        yield
+        device.clear_faults()
+
+    dies_under_a_reader(nothing_is_ready)
 
 
 def around_a_failed_capture(device, how):

@@ -9,7 +9,6 @@ import torch
 from conftest import CAPACITY, DEVICE, MIB
 from faults import NOT_READY
 from hardware import simulated
-from held import wait_for
 from releases import scoped_library, since
 from simcuda.process import run_sim
 from tensors import evict, floats, managed, pattern, raw_address, stat
@@ -152,7 +151,7 @@ def test_what_is_held_while_memory_is_found_for_it_stays():
     counts, held = Counts(), contextlib.ExitStack()
 
     def hold() -> None:
-        assert wait_for(DEVICE, "cudaEventQuery")
+        assert DEVICE.wait_for("cudaEventQuery")
         held.enter_context(torch.cuda.lms.resident(*tensors))
         DEVICE.release("cudaEventQuery")
 

@@ -343,8 +343,6 @@ def test_tensorfloat32_set_in_the_new_way(tmp_path):
     for precision in ("ieee", "tf32"):
         before, matmul.fp32_precision = matmul.fp32_precision, precision
         try:
-            x = torch.empty(1, device="cuda")
-            del x
             with torch.cuda.lms.record_fake(tmp_path / "trace.json", GPU):
                 x = torch.empty(4096, 4096, device="cuda")
                 for _ in range(3):

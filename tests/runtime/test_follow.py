@@ -17,7 +17,6 @@ import torch
 import unseen
 from conftest import DEVICE, MIB, ON_HARDWARE
 from hardware import simulated
-from held import wait_for
 from releases import since
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
@@ -150,7 +149,7 @@ def test_a_plan_moves_nothing_while_lms_is_turned_off():
             DEVICE.hold("cudaDeviceSynchronize", device=1)
             off.start()
             # The first GPU's storages have been brought then.
-            assert wait_for(DEVICE, "cudaDeviceSynchronize")
+            assert DEVICE.wait_for("cudaDeviceSynchronize")
         found.append(chain.train(pattern(1, start=k)))
         torch.cuda.lms._wait_for_plans()
     assert not torch.cuda.get_enabled_lms()
@@ -395,7 +394,7 @@ def test_a_storage_that_goes_while_its_operator_waits():
     DEVICE.hold("cudaMalloc")
     thread = threading.Thread(target=a.copy_, args=(x,))  # the page-in of `a` waits for memory
     thread.start()
-    assert wait_for(DEVICE, "cudaMalloc")
+    assert DEVICE.wait_for("cudaMalloc")
     y = torch._lazy_clone(x)  # LMS does not manage the memory any more
     DEVICE.release("cudaMalloc")
     thread.join()
@@ -452,7 +451,7 @@ def test_lms_is_turned_off_while_only_python_has_what_is_on_its_way():
     DEVICE.hold("cudaStreamWaitEvent", seconds=0.2)
     thread = threading.Thread(target=torch.cuda.set_enabled_lms, args=(False,))
     thread.start()
-    assert wait_for(DEVICE, "cudaStreamWaitEvent")
+    assert DEVICE.wait_for("cudaStreamWaitEvent")
     faulthandler.dump_traceback_later(20, exit=True)  # a deadlock with the GIL
     sys.setswitchinterval(60)
     ctypes.PyDLL(None).usleep(500_000)  # with the GIL, as any function in C

@@ -12,7 +12,6 @@ def freed_meanwhile(device, how):
     import ctypes
     import sys
     import threading
-    import time
 
     import torch
 
@@ -40,9 +39,7 @@ def freed_meanwhile(device, how):
     device.hold("cudaMemcpyAsync", seconds=0.2)
     thread = threading.Thread(target=work)
     thread.start()
-    deadline = time.monotonic() + 10
-    while not device.waiting("cudaMemcpyAsync") and time.monotonic() < deadline:
-        time.sleep(0.001)
+    device.wait_for("cudaMemcpyAsync")
     sys.setswitchinterval(60)
     ctypes.PyDLL(None).usleep(500000)  # with the GIL, as any function in C
     del freed  # waits for the mutex of LMS

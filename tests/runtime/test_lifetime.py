@@ -8,7 +8,17 @@ import pytest
 import torch
 from releases import RELEASE, since, untyped_storage
 from simcuda.process import run_sim
-from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
+from tensors import (
+    evict,
+    floats,
+    is_resident,
+    managed,
+    older,
+    pattern,
+    raw_address,
+    stat,
+    turn_on,
+)
 
 
 def test_dies_on_the_host():
@@ -311,11 +321,7 @@ def test_lazy_clones_that_die():
 @since((2, 2), "storages that are copied when they are written")
 def test_a_lazy_clone_of_what_lms_has_brought_on_another_stream():
     side = torch.cuda.Stream()
-    torch.cuda.set_enabled_lms(False)
-    with torch.cuda.stream(side):
-        x = pattern(2)
-        out = torch.empty_like(x)
-    turn_on()
+    x, out = older(2, side)
     torch.cuda.current_stream().wait_stream(side)
     managed(x)
     evict()

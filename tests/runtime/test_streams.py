@@ -9,7 +9,7 @@ from conftest import MIB
 from faults import UNKNOWN
 from hardware import simulated
 from past import write_unseen
-from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
+from tensors import evict, floats, is_resident, managed, older, pattern, raw_address, turn_on
 
 
 def test_page_out_waits_for_the_streams_that_used_it():
@@ -226,10 +226,7 @@ def test_turned_off_after_it_has_chosen_a_stream():
     # LMS does not know where x was allocated, and brings it on another stream. What uses it after
     # LMS was turned off is ordered with its own stream only.
     side = torch.cuda.Stream()
-    torch.cuda.set_enabled_lms(False)
-    x = pattern(2)
-    out = torch.empty_like(x)
-    turn_on()
+    x, out = older(2, torch.cuda.current_stream())
     managed(x)
     evict()
     side.wait_stream(torch.cuda.current_stream())
@@ -365,11 +362,7 @@ def test_a_release_waits_for_streams_of_other_devices():
 
 def test_brought_on_a_stream_of_the_user_and_freed():
     side = torch.cuda.Stream()
-    torch.cuda.set_enabled_lms(False)
-    with torch.cuda.stream(side):
-        x = pattern(2)
-        out = torch.empty_like(x)
-    turn_on()
+    x, out = older(2, side)
     with torch.cuda.stream(side):
         managed(x)
     evict()

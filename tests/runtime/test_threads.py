@@ -15,7 +15,6 @@ import torch
 from conftest import MIB
 from faults import NOT_READY, UNKNOWN
 from hardware import simulated
-from held import wait_for
 from releases import scoped_library, since
 from simcuda.process import run_sim
 from tensors import evict, managed, pattern
@@ -211,8 +210,7 @@ def owned_by_python_alone(device, seconds):
     device.hold("cudaMemcpyAsync", seconds=0.2)
     thread = threading.Thread(target=torch.cuda.reclaim_inactive)
     thread.start()
-    while not device.waiting("cudaMemcpyAsync"):
-        time.sleep(0.001)
+    device.wait_for("cudaMemcpyAsync")
     sys.setswitchinterval(seconds)
     with_gil = ctypes.PyDLL(None)
     deadline = time.monotonic() + seconds / 2
@@ -301,7 +299,7 @@ class Retry:
         self.thread = threading.Thread(target=self.free)
 
     def free(self):
-        wait_for(self.device, "cudaDeviceSynchronize")
+        self.device.wait_for("cudaDeviceSynchronize")
         del self.freed
         self.device.release("cudaDeviceSynchronize")
 
@@ -372,7 +370,7 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
     device.hold(case.api, device=0)
     threads = [Collecting(errors, part) for part in (waits.wait, page)]
     threads[0].start()
-    waited = wait_for(device, case.api)
+    waited = device.wait_for(case.api)
     threads[1].start()
     threads[1].join(20)
     blocked = threads[1].is_alive()
@@ -391,7 +389,6 @@ def test_a_wait_for_one_gpu_keeps_nobody_from_another(device, case):
 
 def first_page_out(device, api, compressed):
     import threading
-    import time
 
     import torch
 
@@ -417,9 +414,7 @@ def first_page_out(device, api, compressed):
     device.hold(api, device=0)
     threads = [threading.Thread(target=part) for part in (torch.cuda.reclaim_inactive, page)]
     threads[0].start()
-    deadline = time.monotonic() + 20
-    while not device.waiting(api) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    device.wait_for(api)
     threads[1].start()
     threads[1].join(20)
     found = device.waiting(api), threads[1].is_alive()
@@ -493,7 +488,7 @@ def test_who_waits_for_the_native_allocator_keeps_nobody_from_another_gpu(device
     device.hold("cudaFree", device=0)
     threads = [Collecting(errors, part) for part in (torch.cuda.empty_cache, ask, page)]
     threads[0].start()
-    waited = wait_for(device, "cudaFree")
+    waited = device.wait_for("cudaFree")
     threads[1].start()
     asks.wait()
     time.sleep(0.1)  # it gets as far as it can
@@ -519,9 +514,7 @@ def wait_for_the_pinner(device):
     torch.cuda.lms._watch()
     device.hold("cudaHostRegister")
     kept = [torch.ones(1 << 18, device="cuda") for _ in range(15)]  # host memory is pinned ahead
-    deadline = time.monotonic() + 20
-    while not device.waiting("cudaHostRegister") and time.monotonic() < deadline:
-        time.sleep(0.001)
+    device.wait_for("cudaHostRegister")
     threads = [threading.Thread(target=torch.cuda.reclaim_inactive) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -563,8 +556,7 @@ def forked(device, seconds):
     device.hold(api, seconds=0.5)  # under the mutex; this thread cannot release it in fork()
     thread = threading.Thread(target=torch.cuda.reclaim_inactive)
     thread.start()
-    while not device.waiting(api):
-        time.sleep(0.001)
+    device.wait_for(api)
     child = os.fork()
     if child == 0:
         status = 3
@@ -600,7 +592,6 @@ def forked_while_pinning(device):
     import os
     import signal
     import threading
-    import time
 
     import torch
 
@@ -610,10 +601,7 @@ def forked_while_pinning(device):
     api = "cudaHostRegister"
     device.hold(api, seconds=0.5)
     kept = [torch.ones(1 << 18, device="cuda") for _ in range(15)]  # host memory is pinned ahead
-    deadline = time.monotonic() + 30
-    while not device.waiting(api) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    waiting = device.waiting(api)
+    waiting = device.wait_for(api)
     child = os.fork()
     if child == 0:
         torch.cuda.lms.step()
@@ -645,9 +633,7 @@ def wait_for_kernels(device):
     device.hold("cuModuleLoadData")
     threads = [threading.Thread(target=torch.cuda.reclaim_inactive) for _ in range(2)]
     threads[0].start()
-    deadline = time.monotonic() + 60
-    while not device.waiting("cuModuleLoadData") and time.monotonic() < deadline:
-        time.sleep(0.001)
+    device.wait_for("cuModuleLoadData")
     threads[1].start()
     time.sleep(0.2)  # it gets as far as it can
     waiting = [thread.is_alive() for thread in threads]
@@ -674,7 +660,7 @@ def test_a_page_in_that_fails_keeps_nobody_waiting(device):
     device.fault("cudaMalloc", error=UNKNOWN)
     threads = [Collecting(errors, lambda: sums.append(x.sum().item())) for _ in range(2)]
     threads[0].start()
-    waited = wait_for(device, "cudaMalloc")
+    waited = device.wait_for("cudaMalloc")
     threads[1].start()
     time.sleep(0.2)  # it waits for the page-in of the first
     device.release()

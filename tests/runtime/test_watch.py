@@ -14,7 +14,6 @@ import torch
 from conftest import CAPACITY, MIB
 from cxx import HERE, compile_cxx
 from hardware import simulated
-from held import wait_for
 from releases import since, size_of
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
@@ -429,7 +428,7 @@ def test_nothing_leaves_while_storages_are_brought_for_that_operator(gate, devic
     assert evict_count() == 1
     device.hold("cudaDeviceSynchronize", device=1)
     gate.open_gate()
-    assert wait_for(device, "cudaDeviceSynchronize")  # the first GPU's storages have been brought
+    assert device.wait_for("cudaDeviceSynchronize")  # the first GPU's storages have been brought
     count = evict_count()
     device.release("cudaDeviceSynchronize")
     thread.join()
@@ -455,7 +454,7 @@ def test_two_operators_that_are_counted_too_late(gate, device):
     torch.cuda.empty_cache()
     device.hold("cudaMalloc", device=0)
     gate.open_gate()
-    assert wait_for(device, "cudaMalloc")  # for the first page-in
+    assert device.wait_for("cudaMalloc")  # for the first page-in
     time.sleep(0.1)  # the other operator gets as far as it can
     device.release("cudaMalloc")
     for thread in threads:

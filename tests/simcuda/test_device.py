@@ -214,7 +214,6 @@ def test_planned_faults(sim: Session) -> None:
 
 def hold_calls(device: Any) -> list[Any]:
     import threading
-    import time
 
     import torch
 
@@ -224,8 +223,7 @@ def hold_calls(device: Any) -> list[Any]:
     device.hold("cudaDeviceSynchronize", device=0)
     thread = threading.Thread(target=wait)
     thread.start()
-    while not device.waiting("cudaDeviceSynchronize"):
-        time.sleep(0.001)
+    device.wait_for("cudaDeviceSynchronize")
     torch.cuda.synchronize(1)
     total = torch.ones(1000, device="cuda:1").sum().item()
     held = device.waiting("cudaDeviceSynchronize"), thread.is_alive()

@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -172,6 +173,13 @@ class Device:
     def waiting(self, api: str) -> int:
         """How many calls of `api` are held now."""
         return int(self._runtime.simcuda_waiting(api.encode()))
+
+    def wait_for(self, api: str, seconds: float = 60) -> int:
+        """Until a call of `api` is held; returns how many are, which is 0 if it takes too long."""
+        deadline = time.monotonic() + seconds
+        while not self.waiting(api) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.waiting(api)
 
     def count(self, api: str, *, with_gil: bool = False) -> int:
         """How often `api` was called since the last reset_counts().

@@ -68,6 +68,9 @@ class FakeGpu(FakeTensorMode):
 
     def _run(self, func, types, args, kwargs):
         given = [value for value in tree_flatten((args, kwargs))[0] if _is_tensor(value)]
+        on_gpu = any(map(_is_fake_cuda, given))
+        # What has no fake implementation can run on the CPU, and must not run on a GPU.
+        self.allow_fallback_kernels = not on_gpu
         if not any(isinstance(value, FakeTensor) for value in given):
             real = self._real(func, types, args, kwargs, given)
             if real is not NotImplemented:
@@ -78,9 +81,7 @@ class FakeGpu(FakeTensorMode):
             result = args[0]  # without a generator, which a missing GPU does not have
         elif self.hides_device and func is _COPY and not isinstance(args[0], FakeTensor):
             result = self._sent(args[0], types, kwargs)
-        elif (
-            any(map(_is_fake_cuda, given)) and func._schema.is_mutable and not func._schema.returns
-        ):
+        elif on_gpu and func._schema.is_mutable and not func._schema.returns:
             result = None  # as of fused optimizers, not all of which have a fake implementation
         else:
             result = self._fake(func, types, args, kwargs)
@@ -88,9 +89,6 @@ class FakeGpu(FakeTensorMode):
         return result
 
     def _fake(self, func, types, args, kwargs):
-        # What has no fake implementation can run on the CPU, and must not run on a GPU.
-        flat = tree_flatten((args, kwargs))[0]
-        self.allow_fallback_kernels = not any(map(_is_fake_cuda, flat))
         try:
             return super().dispatch(func, types, args, kwargs)
         except UnsupportedOperatorException as error:

@@ -94,7 +94,7 @@ class Recorder:
 
     def step(self):
         r"""An iteration has ended. Two ends with nothing in between are one."""
-        if self._steps and self._stepped == (self._clock, len(self._events)):
+        if self._stepped == (self._clock, len(self._events)):
             return
         self._mark()
         self._events.append(["step", 0, 0])

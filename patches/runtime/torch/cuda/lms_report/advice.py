@@ -1,9 +1,8 @@
 r"""What would make an iteration faster. Each sentence is the result of a simulation."""
 
-from .phase import short
+from .phase import short, uses_all_of
 from .unit import factor, size, time
 
-_CLIPPING = "_foreach_norm"
 _LITTLE = 1.05  # times as long as with enough memory
 
 
@@ -58,24 +57,15 @@ def _of_memory(report):
 def _of_the_largest_operator(report):
     operators = report.timeline.operators
     largest = operators[report.largest]
-    if not _is_for_all(largest):
-        return
-    clips = _clips(largest)
-    others = [op.needed_bytes for op in operators if not _is_for_all(op) or clips != _clips(op)]
-    if others and max(others) < largest.needed_bytes:
-        what = "clip_grad_norm_()" if clips else "An optimizer"
+    what = uses_all_of(largest.name)
+    others = [op.needed_bytes for op in operators if not what or uses_all_of(op.name) != what]
+    if what and others and max(others) < largest.needed_bytes:
         yield (
-            what
-            + " with foreach=False: the largest operator ({}) uses {} at once, and the "
+            "{} with foreach=False: the largest operator ({}) uses {} at once, and the "
             "largest other one {}.".format(
-                short(largest.name), size(largest.needed_bytes), size(max(others))
+                "An optimizer" if what == "the optimizer" else what,
+                short(largest.name),
+                size(largest.needed_bytes),
+                size(max(others)),
             )
         )
-
-
-def _clips(operator):
-    return _CLIPPING in operator.name
-
-
-def _is_for_all(operator):
-    return "_foreach_" in operator.name or "_fused_" in operator.name

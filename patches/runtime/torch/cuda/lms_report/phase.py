@@ -12,6 +12,17 @@ def short(name):
     return name[len(_NODE) :] if name.startswith(_NODE) else name
 
 
+def uses_all_of(name):
+    r"""What uses all parameters or gradients at once in an operator of this name.
+
+    Returns:
+        str: "the optimizer" or "clip_grad_norm_()", which have an argument ``foreach``; or "".
+    """
+    if "_foreach_norm" in name:
+        return "clip_grad_norm_()"
+    return "the optimizer" if "_foreach_" in name or "_fused_" in name else ""
+
+
 def phases_of(names):
     r"""The phases of an iteration's operators.
 

@@ -4,6 +4,7 @@ import collections
 import ctypes
 
 from .events import EVENT
+from .phase import uses_all_of
 
 Recording = collections.namedtuple("Recording", "events names unmanaged_bytes")
 Recording.__doc__ = """Events of a GPU, as the runtime keeps them.
@@ -286,10 +287,9 @@ def _call(function, recording, machine, result):
     )
     if failed:
         problem = _text(why.value)
-        if "alone needs" in problem and "_foreach_norm" in problem:
-            problem += "; pass foreach=False to clip_grad_norm_(), which then uses less at once"
-        elif "alone needs" in problem and ("_foreach_" in problem or "_fused_" in problem):
-            problem += "; pass foreach=False to the optimizer, which then uses less at once"
+        what = uses_all_of(problem)
+        if "alone needs" in problem and what:
+            problem += "; pass foreach=False to {}, which then uses less at once".format(what)
         raise PlannerError(problem)
 
 

@@ -13,6 +13,21 @@
 
 namespace torch::cuda::lms {
 
+namespace {
+
+// The block's storage; null if it has none, or if that is being freed. Pauses the mutex: if only
+// Python has the storage, this takes the GIL.
+compat::StrongStorage owner_of(const Block& block) {
+  if (!block.owner) {
+    return compat::StrongStorage();
+  }
+  const compat::WeakStorage owner = *block.owner;
+  const Lock::Pause pause;
+  return owner.lock();
+}
+
+} // namespace
+
 Pager::Pager(
     c10::DeviceIndex device,
     const Settings& settings,
@@ -203,11 +218,7 @@ void Pager::restore() {
     }
     compat::StrongStorage storage;
     if (block->state.is(State::PagedOut) || block->hidden) {
-      if (block->owner) {
-        const compat::WeakStorage owner = *block->owner;
-        const Lock::Pause pause; // if only Python has the storage, this takes the GIL
-        storage = owner.lock();
-      }
+      storage = owner_of(*block);
       if (!storage || block->state.is(State::Freed)) {
         Lock::drop_later(std::move(storage));
         continue; // the storage is being freed, so nobody can use it any more
@@ -232,13 +243,8 @@ void Pager::restore() {
         event->reset(); // otherwise its memory would wait for it when it is freed
       }
     }
-    if (block->moved_home && block->owner) { // no more uses are seen either
-      compat::StrongStorage storage;
-      {
-        const compat::WeakStorage owner = *block->owner;
-        const Lock::Pause pause; // as above
-        storage = owner.lock();
-      }
+    if (block->moved_home) { // no more uses are seen either
+      compat::StrongStorage storage = owner_of(*block);
       if (storage && block->on_device()) {
         mover.share_with_all(*block);
       }

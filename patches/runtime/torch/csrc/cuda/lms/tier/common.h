@@ -60,6 +60,14 @@ inline bool record_managed(const c10::DataPtr& data, c10::cuda::CUDAStream strea
   return true;
 }
 
+// Gives back what the device has finished with. The mutex must be held.
+inline void collect(Pager& pager) {
+  if (!pager.pools.capturing()) {
+    const c10::cuda::CUDAGuard guard(pager.device);
+    pager.mover.collect();
+  }
+}
+
 // Before the cache of device memory is emptied, memory that the device has finished with becomes a
 // part of it.
 inline void give_back_limbo() {
@@ -67,12 +75,7 @@ inline void give_back_limbo() {
     return;
   }
   const Lock lock;
-  Runtime::get().each([](Pager& pager) {
-    if (!pager.pools.capturing()) {
-      const c10::cuda::CUDAGuard guard(pager.device);
-      pager.mover.collect();
-    }
-  });
+  Runtime::get().each(collect);
 }
 
 // When the cache of device memory is emptied, unused pinned host memory is returned to the system,
@@ -98,10 +101,7 @@ inline void pool_ended(Pager& pager, compat::MempoolId pool) {
   pager.pools.end(pool);
   const Lock lock;
   pager.room.limit().cap().enforce();
-  if (!pager.pools.capturing()) {
-    const c10::cuda::CUDAGuard guard(pager.device);
-    pager.mover.collect(); // what died meanwhile, perhaps while LMS was off
-  }
+  collect(pager); // what died meanwhile, perhaps while LMS was off
 }
 
 // Called when the fraction of the device that the native allocator may use was changed.
