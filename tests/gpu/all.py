@@ -36,7 +36,7 @@ class Part:
 PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
 SUITE = (*PYTEST, "tests/suite", "-k")
 HALF = "without_fragments or within_the_limit"
-RUNTIME = Part(command=(*PYTEST, "tests/runtime"), seconds=900)
+RUNTIME = Part(command=("tests/gpu/files.py", "tests/runtime", "--out", "{out}"), seconds=900)
 OPINFO = Part(command=("tests/gpu/opinfo.py", "--out", "{out}", "--workers", "3"), seconds=600)
 MEMCHECK = Part(
     command=("tests/gpu/writer.py", "--steps", "60"),

@@ -128,8 +128,10 @@ def capture(body):
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         graph.capture_begin()
-        body()
-        graph.capture_end()
+        try:
+            body()
+        finally:
+            graph.capture_end()
     torch.cuda.current_stream().wait_stream(side)
 
 
@@ -178,6 +180,7 @@ def test_host_memory_may_be_pinned_and_unpinned_during_a_capture(device):
         sizes.append(torch.cuda.lms.stats(device)["host_bytes"])
         torch.cuda.lms.trim_host()
 
+    torch.cuda.mem_get_info(device)
     sizes = []
     capture(reserve_and_trim)
     assert sizes[0] >= 64 << 20
