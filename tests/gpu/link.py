@@ -87,8 +87,6 @@ class Copies:
         events = [torch.cuda.Event() for _ in range(2 * COPIES)]
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
-        with torch.cuda.stream(self.streams[0]):
-            begin.record()
         for i in range(COPIES):
             stream = self.streams[i % row.turns]
             if row.after:
@@ -100,6 +98,8 @@ class Copies:
             if i:
                 stream.wait_event(events[i - 1])
             with torch.cuda.stream(stream):
+                if i == 0:
+                    begin.record()  # not before what the first copy waits for
                 target, source = self.host[i], self.device[i]
                 (target if outward else source).copy_(
                     source if outward else target, non_blocking=True
