@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 
@@ -19,9 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 # Paths and messages are printed as they are: never wrapped (a path broken over two lines
-# cannot be copied), and square brackets in them are not markup.
-out = Console(soft_wrap=True, markup=False, highlight=False)
-err = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+# cannot be copied), and square brackets in them are not markup, nor are colons emoji.
+_console = functools.partial(Console, soft_wrap=True, markup=False, highlight=False, emoji=False)
+out = _console()
+err = _console(stderr=True)
 
 
 @dataclass
@@ -92,7 +94,7 @@ def table(content: Table) -> None:
     if out.is_terminal or "COLUMNS" in os.environ:
         out.print(content)
         return
-    wide = Console(file=out.file, width=10_000, soft_wrap=True, markup=False, highlight=False)
+    wide = _console(file=out.file, width=10_000)
     # As wide as the caption, too, which a table would break otherwise.
     wide.width = max(wide.measure(content).maximum, len(str(content.caption or "")))
     wide.print(content)

@@ -13,7 +13,6 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion
 
 from lmsbuild.addon.metadata import (
-    DIST_INFO,
     ENTRY_POINTS,
     PACKAGE,
     PROJECT,
@@ -21,7 +20,6 @@ from lmsbuild.addon.metadata import (
     RUNTIME,
 )
 from lmsbuild.addon.release import RELEASE_FILE
-from lmsbuild.addon.sbom import MEMBER
 from lmsbuild.errors import DamagedWheelError, RegistryError
 from lmsbuild.native import manylinux
 from lmsbuild.native.compile import LIBRARY
@@ -38,6 +36,7 @@ class _Subject:
     """The wheel under test."""
 
     wheel: zipfile.ZipFile
+    dist_info: str
     version: str
     platform_tag: str
     versions: list[str]
@@ -65,6 +64,7 @@ def verify_addon(path: Path, advance: Callable[[int], None] | None = None) -> li
         found = {v: read_library(wheel, f"{RELEASES}/{v}/{LIBRARY}") for v in versions}
         subject = _Subject(
             wheel=wheel,
+            dist_info=integrity.dist_info(wheel),
             version=str(parse_wheel_filename(path.name)[1]),
             platform_tag=path.stem.split("-")[-1],
             versions=versions,
@@ -94,10 +94,16 @@ def _check(name: str, detail: str, problems: Iterator[str]) -> Check:
 
 def _files(subject: _Subject) -> Iterator[str]:
     """Nothing is installed outside of the package, and PyTorch finds the package."""
+    # Of any version of lmsbuild, as long as all of it is of the same one.
+    if subject.dist_info != f"{PACKAGE}-{subject.version}.dist-info":
+        yield f"{subject.dist_info} does not belong to version {subject.version}"
+    metadata = integrity.read_text(subject.wheel, f"{subject.dist_info}/METADATA")
+    if f"\nVersion: {subject.version}\n" not in metadata.split("\n\n")[0] + "\n":
+        yield f"METADATA does not say version {subject.version}"
     for name in subject.wheel.namelist():
-        if not name.startswith((f"{PACKAGE}/", f"{DIST_INFO}/")):
+        if not name.startswith((f"{PACKAGE}/", f"{subject.dist_info}/")):
             yield f"{name} does not belong into {PROJECT}"
-    name = f"{DIST_INFO}/entry_points.txt"
+    name = f"{subject.dist_info}/entry_points.txt"
     if (
         name not in subject.wheel.NameToInfo
         or integrity.read(subject.wheel, name) != ENTRY_POINTS.encode()
@@ -120,9 +126,10 @@ def _provenance(subject: _Subject) -> Iterator[str]:
 
 def _sbom(subject: _Subject) -> Iterator[str]:
     """One that was made before there was a bill has none."""
-    if MEMBER in subject.wheel.NameToInfo:
+    member = f"{subject.dist_info}/{sbom.FILE_NAME}"
+    if member in subject.wheel.NameToInfo:
         hashes = {row.path: row.hexdigest for row in integrity.read_record(subject.wheel)}
-        yield from sbom.problems(integrity.read(subject.wheel, MEMBER), subject.version, "", hashes)
+        yield from sbom.problems(integrity.read(subject.wheel, member), subject.version, "", hashes)
 
 
 def _edits(subject: _Subject) -> Iterator[str]:

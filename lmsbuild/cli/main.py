@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import io
 import signal
 import sys
 import traceback
@@ -124,6 +125,10 @@ def _report_bug(error: Exception) -> None:
 )
 def main() -> None:
     """PyTorch with Large Model Support: patch sources, build wheels, check what was built."""
+    # What the terminal's encoding lacks, a path perhaps, is no reason to fail when all is done.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # So that cleaning up is not left out when a batch system or `kill` ends lmsbuild.
     signal.signal(signal.SIGTERM, _terminate)
 

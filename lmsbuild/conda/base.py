@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,16 @@ def suffix(path: Path) -> str:
     return next(known for known in SUFFIXES if path.name.endswith(known))
 
 
-def version(path: Path) -> str:
-    """The version in the package's metadata. Raises DamagedWheelError, ToolMissingError."""
+def release(path: Path) -> str:
+    """The release of PyTorch in a package: a post release is the same one, packed again.
+
+    Raises DamagedWheelError, ToolMissingError.
+    """
     for tar, member in _members(path, "info"):
         if member.name == INDEX:
             packed = tar.extractfile(member)
             assert packed is not None
-            return str(_index(path, packed.read()).get("version"))
+            return _version(path.name, _index(path, packed.read())).base_version
     raise DamagedWheelError(f"{path.name} has no {INDEX}; it is not a conda package")
 
 
@@ -146,10 +149,7 @@ def check(
     name = base.path.name
     if base.read(LIBRARY_MEMBER) is not None:
         raise AlreadyGraftedError(f"{name} already has LMS; give a package without it")
-    try:
-        found = Version(str(base.index.get("version")))
-    except InvalidVersion as error:
-        raise DamagedWheelError(f"{name}: {INDEX} has no valid version") from error
+    found = _version(name, base.index)
     # A post release is the same PyTorch, packed again.
     if found.base_version != tag.version:
         raise ForeignWheelError(
@@ -204,15 +204,23 @@ def _problems(base: CondaBase, advance: Advance | None) -> Iterator[str]:
             yield f"{member.name} does not match its hash"
 
 
+def _version(name: str, index: Mapping[str, Any]) -> Version:
+    try:
+        return Version(str(index.get("version")))
+    except InvalidVersion as error:
+        raise DamagedWheelError(f"{name}: {INDEX} has no valid version") from error
+
+
 def _extract(path: Path, component: str, folder: Path) -> list[tarfile.TarInfo]:
-    if not hasattr(tarfile, "tar_filter"):
+    if not hasattr(tarfile, "data_filter"):
         raise ToolMissingError(
             "this Python cannot unpack packages safely; use 3.10.12, 3.11.4 or a later one"
         )
     found = []
     try:
         for tar, member in _members(path, component):
-            tar.extract(member, folder, filter="tar")
+            # "tar" would follow a hard link out of the folder, and write through it.
+            tar.extract(member, folder, filter="data")
             found.append(member)
     except tarfile.FilterError as error:
         raise UnsafeMemberError(f"{path.name}: {error}; do not use this file") from error

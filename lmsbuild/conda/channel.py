@@ -197,7 +197,13 @@ class Channel:
         return None
 
     def _files(self, subdirs: Iterable[str] = ALL_SUBDIRS) -> Iterator[Path]:
+        """The packages. Raises ChannelError for those in the older format: they are not indexed."""
         for subdir in subdirs:
+            for older in sorted((self.folder / subdir).glob("[!.]*.tar.bz2")):
+                raise ChannelError(
+                    f"{subdir}/{older.name} is not a {ENDING} file; convert it with `cph "
+                    "transmute`, or move it out of the channel"
+                )
             yield from sorted((self.folder / subdir).glob(f"[!.]*{ENDING}"))
 
     def _place(self, package: Path) -> Path:

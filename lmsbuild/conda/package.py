@@ -112,13 +112,19 @@ def _keep(made: Path, out: Path) -> Path:
     return path
 
 
+def check_recipe_folder(folder: Path) -> None:
+    """Raise TargetExistsError if recipes cannot be written there, PackagerError without jinja2."""
+    if folder.exists() and any(folder.iterdir()):
+        raise TargetExistsError(f"{folder} is not empty; name a new folder")
+    extra.require("jinja2")
+
+
 def write_recipe(request: PackageRequest, folder: Path, report: Report) -> dict[Path, Metadata]:
     """Write the recipes and the files into a new folder, for running a packager by hand.
 
     Raises TargetExistsError if the folder is not empty, and otherwise as build_packages.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise TargetExistsError(f"{folder} is not empty; name a new folder")
+    check_recipe_folder(folder)
     existed = folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -72,6 +72,7 @@ def check_files(package: Path) -> None:
             with _tar(archive, packed) as files:
                 for member in files:
                     if member.isdir():
+                        expected.pop(member.name.rstrip("/"), None)  # listed if it is empty
                         continue
                     row = expected.pop(member.name, None)
                     stream = files.extractfile(member) if member.isreg() else None

@@ -39,8 +39,13 @@ def remove_drafts(folder: Path) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a small file so that a reader sees the old content or the new, never half.
 
-    Several processes may write the same file. Its folder has to be there.
+    Several processes may write the same file. Its folder has to be there. Of a symbolic link, the
+    target is replaced. What is no file, such as /dev/stdout or a pipe, is written to as it is.
     """
+    if path.exists() and (path.absolute().is_relative_to("/dev") or not path.is_file()):
+        path.write_bytes(data)
+        return
+    path = path.resolve()
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     unfinished = Path(name)
     try:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild.tools import lock
-from lmsbuild.tools.cache import stale_scratch
+from lmsbuild.tools.cache import scratch, stale_scratch
 
 # Folders of the cache, and the entries in each. Anything else in the cache is not lmsbuild's, and
 # stays. The programs in ci/ and the simulated device keep the last three.
@@ -87,10 +86,17 @@ def clean(cache: Path, *, older_than: float | None = None) -> list[Entry]:
             # Notes first: what has lost its note is fetched anew.
             for path in reversed(entry.paths):
                 if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
+                    _remove_folder(path, cache)
                 else:
                     path.unlink(missing_ok=True)
     return chosen
+
+
+def _remove_folder(path: Path, cache: Path) -> None:
+    """Whole, as far as others can see: half of an unpacked package would be taken for all of it."""
+    # An old scratch folder is removed by making a new one.
+    with scratch(cache) as grave, suppress(FileNotFoundError):
+        os.rename(path, Path(grave) / "removed")
 
 
 def _groups(paths: Sequence[Path]) -> Iterator[tuple[Path, ...]]:

@@ -161,7 +161,15 @@ def _names(subject: _Subject) -> Check:
     return Check(name="version", detail=version, problems=problems)
 
 
+def _is_from_source(subject: _Subject) -> bool:
+    """Whether it was built from source: only a graft has a record of how it was made."""
+    members = {f"{subject.dist_info}/{name}" for name in (provenance.FILE_NAME, sbom.FILE_NAME)}
+    return subject.library is not None and not members & subject.wheel.NameToInfo.keys()
+
+
 def _provenance(subject: _Subject, base: Path | None) -> Check:
+    if base is None and _is_from_source(subject):
+        return Check(name="provenance", detail="none: built from source")
     if subject.provenance is None:
         return Check(name="provenance", problems=[f"no readable {provenance.FILE_NAME}"])
     problems = []
@@ -195,6 +203,8 @@ def _binaries(subject: _Subject, base: Path | None) -> Check:
             }
     elif subject.provenance is not None:
         expected = dict(subject.provenance.base_binaries)
+    elif _is_from_source(subject):
+        return Check(name="upstream's binaries", detail="none: built from source")
     else:
         return Check(
             name="upstream's binaries",

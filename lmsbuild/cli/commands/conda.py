@@ -86,15 +86,24 @@ def command(
     addon`, packages of torch-lms are made, one for each major version of CUDA.
     """
     context = click.get_current_context()
-    names_arch = context.get_parameter_source("architecture") is ParameterSource.COMMANDLINE
-    if wheel is not None and (tag or names_arch or python or base):
+
+    def is_given(name: str) -> bool:
+        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    if wheel is not None and (tag or is_given("architecture") or python or base):
         raise click.UsageError(
             "--wheel says tag, architecture, Python and base itself: leave them out"
         )
     if for_addon and (wheel or python or base):
         raise click.UsageError("--addon takes no --wheel, --python or --base: leave them out")
-    if recipe is None:
-        package.require_packager(Packager(packager))  # before a wheel is built for nothing
+    if recipe is not None and (is_given("packager") or is_given("out")):
+        raise click.UsageError("--recipe makes no package: leave --packager and --out out")
+    # Before a wheel is built for nothing.
+    if recipe is not None:
+        package.check_recipe_folder(recipe)
+    else:
+        package.require_packager(Packager(packager))
+        out.mkdir(parents=True, exist_ok=True)
     cache = default_cache()
     with in_use(cache), StageDisplay() as display, scratch(cache) as folder:
         if for_addon:

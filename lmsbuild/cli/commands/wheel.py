@@ -76,7 +76,7 @@ def command(
     patches = patches_dir()
     registry = load_registry(patches)
     if tag is None and base is not None and strategy != "source":
-        tag = condabase.version(base) if conda else identify(base).version.public
+        tag = condabase.release(base) if conda else identify(base).version.public
     chosen = registry.get(tag) if tag else registry.default
     strategy = choose_strategy(strategy, chosen, architecture, base=base is not None)
     if strategy == "source":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import lmsbuild
 from lmsbuild.addon.metadata import DIST_INFO
 from lmsbuild.addon.verify import verify_addon
 from lmsbuild.cli.main import main
@@ -161,3 +162,21 @@ def test_another_library_is_found(good: Path, tmp_path: Path) -> None:
     assert f"{VERSION}: lms_abi_version is not exported" in problems
     other = path.rename(tmp_path / NAME.replace(MACHINE, "riscv64"))
     assert any("the library is for" in p for p in failures(other)["LMS libraries"])
+
+
+def test_one_of_another_lmsbuild(good: Path, tmp_path: Path) -> None:
+    version = lmsbuild.__version__
+    members = members_of(good)
+    members.pop(f"{DIST_INFO}/RECORD")
+    info = DIST_INFO.replace(version, "99.0")
+    for name in [name for name in members if name.startswith(DIST_INFO)]:
+        data = members.pop(name)
+        if name.endswith(("METADATA", ".json")):
+            data = data.replace(version.encode(), b"99.0")
+        members[name.replace(DIST_INFO, info)] = data
+    wheel = Wheel(members, info)
+    wheel.rows = wheel.true_rows()
+    path = wheel.write(tmp_path / good.name.replace(version, "99.0"))
+    assert failures(path) == {}
+    renamed = path.rename(tmp_path / good.name)
+    assert f"{info} does not belong to version {version}" in failures(renamed)["files"]

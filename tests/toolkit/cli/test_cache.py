@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from lmsbuild.cli.main import main
 from lmsbuild.errors import BusyError
-from lmsbuild.tools.cache_content import in_use
+from lmsbuild.tools.cache_content import clean, in_use
 
 DAY = 86400
 
@@ -118,3 +120,17 @@ def test_clean_while_a_build_runs(cache: Path) -> None:
     assert result.exit_code == BusyError.exit_code
     assert (cache / "wheels/torch.whl").exists()
     assert run("clean").exit_code == 0
+
+
+def test_what_is_removed_is_gone_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unpacked package counts as whole if its folder is there."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    monkeypatch.setattr(shutil, "_rmtree_safe_fd", interrupted, raising=False)
+    (folder,) = [path for path in (cache / "packages").iterdir() if path.is_dir()]
+    with contextlib.suppress(KeyboardInterrupt):
+        clean(cache)
+    assert not folder.exists()

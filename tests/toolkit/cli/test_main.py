@@ -317,3 +317,15 @@ def test_a_machine_without_git(project: Upstream, monkeypatch: pytest.MonkeyPatc
 def test_without_git_other_commands_work() -> None:
     done = lmsbuild_command("tags", PATH="/nowhere")
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_printed_is_as_it_is(tmp_path: Path) -> None:
+    """No emoji for a part of a path, and no failure for a letter that the terminal has not."""
+    for name in ("data:100:", "iä"):
+        (tmp_path / name).mkdir()
+        done = lmsbuild_command("cache", "dir", XDG_CACHE_HOME=str(tmp_path / name))
+        assert done.stdout == f"{tmp_path / name / 'lmsbuild'}\n"
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "iä"), "PYTHONIOENCODING": "ascii"}
+    done = lmsbuild_command("cache", "dir", **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("i\\xe4/lmsbuild\n")

@@ -257,6 +257,7 @@ def with_files(package: Path, edit: Callable[[dict[str, bytes]], None], part: st
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, data in files.items():
             member = tarfile.TarInfo(path)
+            member.type = tarfile.DIRTYPE if path.endswith("/") else tarfile.REGTYPE
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     members[name] = zstandard.ZstdCompressor(level=1).compress(buffer.getvalue())
@@ -355,3 +356,24 @@ def test_the_commands(package: Path, tmp_path: Path) -> None:
     assert document["stale"] == [f"linux-64/{package.name} is missing"]
     assert run("serve", str(folder))[0] == StaleIndexError.exit_code
     assert run("index", str(folder)) == (0, f"{folder}: 0 packages\n")
+
+
+def test_an_older_format_is_not_left_out_in_silence(channel: Channel, package: Path) -> None:
+    channel.add([package], unheard)
+    (channel.folder / "noarch/old-1-0.tar.bz2").write_bytes(b"")
+    for act in (channel.index, channel.problems):
+        with pytest.raises(ChannelError, match=r"noarch/old-1-0.tar.bz2 is not .* `cph transmute`"):
+            act()
+
+
+def test_a_package_may_list_an_empty_folder(package: Path, tmp_path: Path) -> None:
+    def list_one(files: dict[str, bytes]) -> None:
+        paths = json.loads(files["info/paths.json"])
+        paths["paths"].append({"_path": "share/empty", "path_type": "directory"})
+        files["info/paths.json"] = json.dumps(paths).encode()
+
+    with_files(package, list_one, "info-")
+    with pytest.raises(ChannelError, match="lacks share/empty"):
+        Channel(tmp_path / "channel").add([package], unheard)
+    with_files(package, lambda files: files.update({"share/empty/": b""}))
+    Channel(tmp_path / "channel").add([package], unheard)

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import re
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -279,13 +280,13 @@ def test_without_the_library_it_says_what_to_install(
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ToolMissingError, match=r"pip install '\.\[conda\]'"):
-        condabase.version(write_package(tmp_path / f"{STEM}.conda", files_of(fake)))
+        condabase.release(write_package(tmp_path / f"{STEM}.conda", files_of(fake)))
 
 
 def test_the_version_is_read_from_the_package(fake: FakeTorch, tmp_path: Path) -> None:
     for suffix in condabase.SUFFIXES:
         package = write_package(tmp_path / f"{STEM}{suffix}", files_of(fake))
-        assert condabase.version(package) == VERSION
+        assert condabase.release(package) == VERSION
 
 
 def test_the_command_takes_it(
@@ -303,3 +304,28 @@ def test_the_command_takes_it(
     result = CliRunner().invoke(main, ["wheel", "--base", str(fake.base), "--base", base, *out])
     assert result.exit_code == 2
     assert "only a conda package can have a second --base" in result.output
+
+
+def test_a_member_that_writes_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    base = tmp_path / f"{STEM}.tar.bz2"
+    with tarfile.open(base, "w:bz2") as tar:
+        for name, data in (("info/index.json", b"{}"), ("lib/x", None), ("lib/x", b"theirs")):
+            member = tarfile.TarInfo(name)
+            if data is None:
+                member.type, member.linkname = tarfile.LNKTYPE, str(precious)
+            member.size = len(data or b"")
+            tar.addfile(member, io.BytesIO(data or b""))
+    with pytest.raises(UnsafeMemberError, match="do not use this file"):
+        condabase.unpack(base, [], tmp_path / "out")
+    assert precious.read_text() == "mine"
+
+
+def test_a_post_release_is_the_release_packed_again(fake: FakeTorch, tmp_path: Path) -> None:
+    base = tmp_path / f"{STEM}.conda"
+    write_package(base, files_of(fake), {**INDEX, "version": f"{VERSION}.post1"})
+    assert condabase.release(base) == VERSION
+    write_package(base, files_of(fake), {**INDEX, "version": "none"})
+    with pytest.raises(DamagedWheelError, match="no valid version"):
+        condabase.release(base)

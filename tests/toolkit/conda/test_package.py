@@ -547,3 +547,22 @@ def test_a_tag_is_built_first(
     # The wheel was a means, and is gone.
     assert not list(tmp_path.rglob("*.whl"))
     assert recipes_dir().joinpath("meta.yaml").is_file()
+
+
+def test_what_cannot_be_written_is_said_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> Path:
+        raise AssertionError("built")
+
+    monkeypatch.setattr("lmsbuild.cli.commands.conda._build", build)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("")
+    for arguments, message in (
+        (["--recipe", str(tmp_path / "full")], "is not empty; name a new folder"),
+        (["--out", str(tmp_path / "full/file/out")], "Not a directory"),
+        (["--recipe", "new", "--out", "here"], "leave --packager and --out out"),
+    ):
+        result = CliRunner().invoke(main, ["conda", *arguments])
+        assert result.exit_code not in (0, 70), result.output
+        assert message in result.output

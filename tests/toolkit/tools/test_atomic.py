@@ -93,3 +93,25 @@ def test_a_folder_beside_goes_with_what_is_left_in_it(tmp_path: Path) -> None:
         (work / "rest").write_bytes(b"")
         (work / "tree").rename(tmp_path / "tree")
     assert os.listdir(tmp_path) == ["tree"]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real/note")
+    for text in (b"one", b"two"):
+        atomic.write_bytes(tmp_path / "link", text)
+        assert (tmp_path / "real/note").read_bytes() == text
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    atomic.write_bytes(pipe, b"text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
+    before = os.stat("/dev/null")
+    atomic.write_bytes(Path("/dev/null"), b"text")
+    assert os.stat("/dev/null").st_ino == before.st_ino

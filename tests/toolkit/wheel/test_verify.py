@@ -349,3 +349,12 @@ def test_the_command(good: Path, tmp_path: Path) -> None:
     assert failed.exit_code == VerifyError.exit_code
     assert (document["wheel"], document["kept"]) == (str(path), False)
     assert [check["name"] for check in document["checks"] if check["problems"]] == ["RECORD"]
+
+
+def test_a_wheel_that_was_built_from_source(good: Path, tmp_path: Path) -> None:
+    """Nothing records how it was made, and there is no base."""
+    wheel = rebuilt(good, tmp_path, {f"{NEW_INFO}/lms.json": None, BILL: None})
+    checks = {check.name: check for check in verify(wheel)}
+    assert not failures(list(checks.values()))
+    for name in ("provenance", "upstream's binaries"):
+        assert checks[name].detail == "none: built from source"
