@@ -24,6 +24,10 @@ const char* lines(const std::map<std::string, long>& counts) {
 
 } // namespace
 
+SIMCUDA_API void simcuda_restart() {
+  restart();
+}
+
 SIMCUDA_API void* simcuda_host_view(const void* pointer) {
   return state().memory.host_view(pointer);
 }

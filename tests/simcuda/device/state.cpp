@@ -10,18 +10,32 @@
 
 namespace simcuda {
 
+namespace {
+
+// Never destroyed: the threads of the queues and torch's own static objects may outlive main().
+State* current = nullptr;
+
+} // namespace
+
 State& state() {
-  // Never destroyed: the threads of the queues and torch's own static objects may outlive main().
-  static State* instance = [] {
+  static const bool made = [] {
     // A child process asks for counts, no matter what another thread did during the fork. In the
     // child, glibc's recursive mutex still belongs to the parent's thread, so a new one is made.
     pthread_atfork(
         [] { state().mutex.lock(); },
         [] { state().mutex.unlock(); },
         [] { new (&state().mutex) std::recursive_mutex; });
-    return new State;
+    current = new State;
+    return true;
   }();
-  return *instance;
+  (void)made;
+  return *current;
+}
+
+void restart() {
+  auto* const fresh = new State;
+  fresh->kernel_names = std::move(state().kernel_names); // torch's libraries register them once
+  current = fresh;
 }
 
 State::State()

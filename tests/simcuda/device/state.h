@@ -100,6 +100,9 @@ class State {
 };
 
 State& state();
+// Begins anew, with the options of the environment as they are now. For a process that was forked
+// from one with torch loaded, before it has used the device.
+void restart();
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 

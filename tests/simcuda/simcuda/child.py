@@ -6,9 +6,12 @@ import json
 import os
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import simcuda
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _run(request: dict[str, Any], device: simcuda.Device | None) -> Any:
@@ -19,11 +22,12 @@ def _run(request: dict[str, Any], device: simcuda.Device | None) -> Any:
     return scope[request["function"]](device, *request["arguments"])
 
 
-def main(requests_fd: str, replies_fd: str) -> None:
-    requests = os.fdopen(int(requests_fd), "rb")
-    replies = os.fdopen(int(replies_fd), "wb", buffering=0)
+def serve(requests_fd: int, replies_fd: int, start: Callable[..., simcuda.Device]) -> NoReturn:
+    """Runs scenarios until there are no more. start() gets the options."""
+    requests = os.fdopen(requests_fd, "rb")
+    replies = os.fdopen(replies_fd, "wb", buffering=0)
     options = json.loads(requests.readline())["options"]
-    device = None if options is None else simcuda.start(**options)
+    device = None if options is None else start(**options)
     for line in requests:
         try:
             reply = {"value": _run(json.loads(line), device)}
@@ -38,4 +42,4 @@ def main(requests_fd: str, replies_fd: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(int(sys.argv[1]), int(sys.argv[2]), simcuda.start)

@@ -74,6 +74,10 @@ class Device:
         runtime.simcuda_set_host_limit.argtypes = [ctypes.c_size_t]
         runtime.simcuda_reuse_addresses.argtypes = [ctypes.c_int]
 
+    def restart(self) -> None:
+        """Forgets everything, and reads the options from the environment."""
+        self._runtime.simcuda_restart()
+
     # Races -----------------------------------------------------------------------------------
 
     def races(self) -> list[str]:
@@ -280,6 +284,13 @@ def start(
     return _give_semantics(libraries, runtime)
 
 
+def restart(device: Device, devices: int = 1, mib: int = 64, **options: int) -> Device:
+    """Starts anew, with start()'s options, in a process that was forked before the first use."""
+    _choose(devices, mib, options)
+    device.restart()
+    return device
+
+
 def start_at_import(devices: int = 1, mib: int = 64, **options: int) -> None:
     """Starts it in the moment in which this process imports torch, if it ever does."""
     sys.meta_path.insert(0, _AtImport(devices, mib, options))
@@ -313,12 +324,23 @@ def _load(
     devices: int, mib: int, torch_dir: Path | str | None, options: dict[str, int]
 ) -> tuple[Path, ctypes.CDLL]:
     """The folder of the libraries, all of which are loaded, and of them the CUDA runtime."""
+    from simcuda.build import build  # not above: python -m simcuda.build imports this package
+
+    _choose(devices, mib, options)
+    libraries = build(torch_dir)
+    runtime_path = next(libraries.glob("libcudart.so.*"))
+    runtime = ctypes.CDLL(str(runtime_path), ctypes.RTLD_GLOBAL)
+    # Loaded by now, the libraries that torch's are linked with are found by their sonames.
+    for library in sorted(libraries.glob("lib*.so.*")):
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    return libraries, runtime
+
+
+def _choose(devices: int, mib: int, options: dict[str, int]) -> None:
+    """Leaves the options in the environment, where the simulated CUDA runtime finds them."""
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise TypeError(f"unknown options: {unknown}; known are {list(_OPTIONS)}")
-    from simcuda.build import build  # not above: python -m simcuda.build imports this package
-
-    libraries = build(torch_dir)
     os.environ["SIMCUDA_DEVICES"] = str(devices)
     os.environ["SIMCUDA_MIB"] = str(mib)
     for name in _OPTIONS:
@@ -327,12 +349,6 @@ def _load(
             os.environ[variable] = str(int(options[name]))
         elif name != "log":  # SIMCUDA_LOG=1 may come from whoever runs the tests
             os.environ.pop(variable, None)  # what a parent process chose is no concern of ours
-    runtime_path = next(libraries.glob("libcudart.so.*"))
-    runtime = ctypes.CDLL(str(runtime_path), ctypes.RTLD_GLOBAL)
-    # Loaded by now, the libraries that torch's are linked with are found by their sonames.
-    for library in sorted(libraries.glob("lib*.so.*")):
-        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-    return libraries, runtime
 
 
 def _give_semantics(libraries: Path, runtime: ctypes.CDLL) -> Device:

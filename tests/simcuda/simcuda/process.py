@@ -27,6 +27,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcuda.forkserver import Forked, ForkServer
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
@@ -78,7 +80,7 @@ class Session:
     ) -> None:
         self._options = options if start else None
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._output: Any = None
 
     def __enter__(self) -> Session:
@@ -92,19 +94,25 @@ class Session:
     ) -> None:
         self.close()
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _launch(self) -> subprocess.Popen[bytes] | Forked:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close())
         requests_read, requests_write = os.pipe()
         replies_read, replies_write = os.pipe()
-        command = [test_python(), "-m", "simcuda.child", str(requests_read), str(replies_write)]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env=_child_environment(self._environment),
-            pass_fds=(requests_read, replies_write),
-        )
+        environment = _child_environment(self._environment)
+        process: subprocess.Popen[bytes] | Forked | None = None
+        if self._may_be_forked():
+            process = ForkServer.launch(
+                test_python(), requests_read, replies_write, self._output.fileno(), environment
+            )
+        if process is None:
+            process = subprocess.Popen(
+                [test_python(), "-m", "simcuda.child", str(requests_read), str(replies_write)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(requests_read, replies_write),
+            )
         os.close(requests_read)
         os.close(replies_write)
         self._requests = os.fdopen(requests_write, "wb", buffering=0)
@@ -112,6 +120,11 @@ class Session:
         self._process = process
         self._send({"options": self._options})
         return process
+
+    def _may_be_forked(self) -> bool:
+        """Whether the child is like others until it starts the device with these options."""
+        own = {"torch_dir", "operators"}
+        return not self._environment and self._options is not None and not own & set(self._options)
 
     def _send(self, message: object) -> None:
         # When the child is dead, reading its reply finds out why.
