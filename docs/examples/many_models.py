@@ -32,6 +32,7 @@ from torch import nn
 from torch.nn import functional as F
 
 GIB = 1 << 30
+MISTAKES = (AssertionError, AttributeError, ImportError, OSError, RuntimeError, ValueError)
 # How exactly each is searched. Models halve images about five times.
 PRECISION = {"image-size": 32, "batch-size": 1}
 
@@ -134,13 +135,6 @@ def train(args: argparse.Namespace) -> dict[str, object]:
         for _ in progress(args.steps, rank):
             with log.step():
                 step()
-    if args.plot:
-        with torch.cuda.lms.record():
-            for _ in range(3):
-                step()
-        if rank == 0:
-            torch.cuda.lms.plot(args.plot)
-
     about = {
         "arch": args.arch,
         "image_size": args.image_size,
@@ -150,8 +144,16 @@ def train(args: argparse.Namespace) -> dict[str, object]:
         "limit_bytes": int(args.limit * GIB),
     }
     if "summary" in args.log and rank == 0:
-        return log.write_summary(args.out / f"{name}-summary.csv", **about)
-    return {**about, **log.summary()}
+        summary = log.write_summary(args.out / f"{name}-summary.csv", **about)
+    else:
+        summary = {**about, **log.summary()}
+    if args.plot:
+        with torch.cuda.lms.record():
+            for _ in range(3):
+                step()
+        if rank == 0:
+            torch.cuda.lms.plot(args.plot)
+    return summary
 
 
 def find_largest(args: argparse.Namespace) -> int:
@@ -176,7 +178,7 @@ def find_largest(args: argparse.Namespace) -> int:
                 fits = value
             else:
                 fails = value
-        except (RuntimeError, ValueError) as error:
+        except (AssertionError, RuntimeError, ValueError) as error:
             if not fits and not isinstance(error, (torch.cuda.OutOfMemoryError, BrokenProcessPool)):
                 raise  # no matter how small
             print(f"{args.find_largest} {value} does not train: {reason(error)}", flush=True)
@@ -254,6 +256,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("this PyTorch has no Large Model Support; install one that has, or --no-lms")
     if args.plot and not args.lms:
         parser.error("--plot needs --lms")
+    if args.plot and not Path(args.plot).absolute().parent.is_dir():
+        parser.error(f"--plot: there is no folder {Path(args.plot).parent}")
     if args.find_largest and "WORLD_SIZE" in os.environ:
         parser.error("--find-largest uses one GPU; run it without torchrun")
     args.out.mkdir(parents=True, exist_ok=True)
@@ -268,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"largest {args.find_largest}: {largest or 'none trains'}")
             return int(not largest)
         summary = train(args)
-    except (ImportError, AttributeError, RuntimeError, ValueError) as error:
+    except MISTAKES as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:

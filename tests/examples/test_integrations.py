@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -156,12 +157,42 @@ class TestTransformers:
             round(row["loss"], 4) for row in seen if "loss" in row
         ]
 
+    def test_gradients_are_clipped_one_by_one(
+        self, trainer: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As docs/how-to/trainers.md says, where one operator for all does not fit."""
+
+        def fails(*_: Any) -> None:
+            raise AssertionError("one operator for all gradients")
+
+        utils = torch.nn.utils
+        made, _ = trainer()
+        made.args.max_grad_norm = 0.5
+        for name in ("_foreach_norm", "_foreach_mul_"):
+            monkeypatch.setattr(torch, name, fails)
+        for norm in (0, 0.5):
+            made.args.max_grad_norm = norm
+            with pytest.raises(AssertionError, match="one operator"):
+                made.train()
+        clip = functools.partial(utils.clip_grad_norm_, foreach=False)
+        monkeypatch.setattr(utils, "clip_grad_norm_", clip)
+        made.train()
+        assert sum("grad_norm" in row for row in made.state.log_history) >= STEPS
+
 
 @pytest.mark.parametrize(
     ("name", "accumulated", "rows"),
-    [("lightning.pytorch", 1, 3), ("pytorch_lightning", 1, 3), ("lightning.pytorch", 2, 1)],
+    [
+        ("lightning.pytorch", 1, 3),
+        ("pytorch_lightning", 1, 3),
+        ("lightning.pytorch", 2, 1),
+        ("lightning.pytorch", "by hand", 3),
+    ],
 )
-def test_lightning(name: str, accumulated: int, rows: int, tmp_path: Path, run: Any) -> None:
+def test_lightning(name: str, accumulated: int | str, rows: int, tmp_path: Path, run: Any) -> None:
+    by_hand = accumulated == "by hand"
+    if by_hand:
+        accumulated = 1
     pytest.importorskip(name)
     program = tmp_path / "program.py"
     program.write_text(
@@ -178,11 +209,17 @@ def test_lightning(name: str, accumulated: int, rows: int, tmp_path: Path, run: 
             def __init__(self):
                 super().__init__()
                 self.model = Layers()
+                self.automatic_optimization = {not by_hand}
 
-            def training_step(self, batch, _):
+            def training_step(self, batch, index):
                 loss = self.model(**batch)["loss"]
                 self.losses.append(loss.item())
                 self.log("loss", loss)
+                if {by_hand}:
+                    self.manual_backward(loss)
+                    if index % 2 == 0:  # not when the trainer logs
+                        self.optimizers().step()
+                        self.optimizers().zero_grad()
                 return loss
 
             def configure_optimizers(self):
@@ -198,7 +235,7 @@ def test_lightning(name: str, accumulated: int, rows: int, tmp_path: Path, run: 
         )
         trainer.fit(Module(), torch.utils.data.DataLoader(Data()))
         assert torch.cuda.get_limit_lms() == LIMIT
-        assert {accumulated} > 1 or Module.losses == expected, (Module.losses, expected)
+        assert {accumulated > 1 or by_hand} or Module.losses == expected, (Module.losses, expected)
         logger.save()
         with open(logger.log_dir + "/metrics.csv") as file:
             rows = list(csv.DictReader(file))

@@ -183,6 +183,24 @@ def test_a_search_ends_with_an_error_of_another_kind(
     assert capsys.readouterr() == ("", "error: no such model\n")
 
 
+def test_images_of_a_size_that_a_model_refuses(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchvision's ViT asserts that images consist of whole patches."""
+
+    def train(trial: SimpleNamespace) -> None:
+        if trial.image_size != 32:
+            raise AssertionError("Input shape indivisible by patch size!")
+
+    in_this_process(train, monkeypatch)
+    assert main("--find-largest", "image-size", "--image-size", 50) == 1
+    assert capsys.readouterr() == ("", "error: Input shape indivisible by patch size!\n")
+    assert main("--find-largest", "image-size", "--image-size", 32) == 0
+    *_, failed, last = capsys.readouterr().out.splitlines()
+    assert failed == "image-size 64 does not train: Input shape indivisible by patch size!"
+    assert last == "largest image-size: 32"
+
+
 def test_several_gpus(run: Run, tmp_path: Path) -> None:
     options = ("--dist-backend", "gloo", "--steps", 3, "--limit", 0.03)
     done = run("many_models.py", *TINY, *options, mib=64, devices=2)
@@ -248,6 +266,7 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
         (["--find-largest", "image-size"], {"WORLD_SIZE": "2"}, "run it without torchrun"),
         (["--find-largest", "epochs"], {}, "invalid choice"),
         (["--log", "epochs"], {}, "invalid choice"),
+        (["--plot", "no/such.html"], {}, "--plot: there is no folder no"),
     ],
 )
 def test_usage(

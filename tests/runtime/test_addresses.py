@@ -8,7 +8,7 @@ import pytest
 import torch
 from releases import since, untyped_storage
 from simcuda.process import run_sim
-from tensors import evict, floats, is_resident, managed, pattern, raw_address, turn_on
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 from torch.utils import dlpack
 
 EXPORTS = {
@@ -253,3 +253,27 @@ def test_what_is_handed_to_nccl_is_on_the_device():
         return seen
 
     assert run_sim(scenario, mib=64) == [[True, True]] * 4
+
+
+@since((2, 8), "the stager of checkpoints")
+def test_a_checkpoint_is_staged_without_holding_the_model():
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    x = managed(pattern(1))
+    evict()
+    staged = StateDictStager().stage({"x": x})
+    assert torch.equal(staged["x"].cpu(), pattern(1, device="cpu"))
+    assert stat("held_bytes") == 0
+    evict()
+    assert not is_resident(x)
+
+
+def test_the_smallest_storages_are_not_managed():
+    """CUDA graphs have some of 8 bytes, which no captured operator has as an input."""
+    torch.cuda.set_size_lms(0)
+    assert torch.cuda.get_size_lms() == 0
+    seed, x = managed(torch.ones(1, device="cuda")), managed(torch.ones(4, device="cuda"))
+    evict()
+    assert is_resident(seed)
+    assert not is_resident(x)
+    assert x.sum().item() == 4

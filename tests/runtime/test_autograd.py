@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 from past import write_unseen
-from releases import RELEASE
+from releases import RELEASE, since
 from stress import assert_same_bits
-from tensors import evict, managed, pattern, stat
+from tensors import evict, managed, pattern, raw_address, stat
 from torch.utils.checkpoint import checkpoint
 from training import WIDTH, gradients, inputs, network
 
@@ -44,7 +44,9 @@ def test_a_wrapped_function_in_a_checkpoint(reentrant):
 
     def run():
         x = inputs().requires_grad_()
-        checkpoint(function.apply, x, use_reentrant=reentrant).sum().backward()
+        loss = checkpoint(function.apply, x, use_reentrant=reentrant).sum()
+        evict()
+        loss.backward()
         return x.grad
 
     assert_same_bits(run)
@@ -79,7 +81,9 @@ class Copy(torch.autograd.Function):
 def test_a_gradient_that_is_read_without_an_operator():
     def run():
         x = inputs().requires_grad_()
-        (Copy.apply(x) * 3).square().sum().backward()
+        loss = (Copy.apply(x) * 3).square().sum()
+        evict()
+        loss.backward()
         return x.grad
 
     assert_same_bits(run)
@@ -257,3 +261,20 @@ def test_a_checkpoint_in_a_node_does_not_keep_everything():
         assert stat("resident_bytes_peak") <= 30 << 20
         torch.cuda.set_limit_lms(0)
         assert torch.equal(x.grad.cpu(), torch.ones(x.shape))
+
+
+@since((2, 1), "allow_mutation_on_saved_tensors()")
+def test_saved_tensors_that_are_written_later():
+    """They are known by their addresses, in PyTorch's own code."""
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        a = torch.full((1 << 18,), 2.0, device="cuda", requires_grad=True)
+        b = a.clone()
+        out = (b**2).sum()
+        place = raw_address(b)
+        evict()
+        holes = [torch.zeros(1 << 18, device="cuda") for _ in range(8)]  # where b was, too
+        b.sin_()
+        assert raw_address(b) != place
+        out.backward()
+    assert (a.grad == 4).all()
+    del holes

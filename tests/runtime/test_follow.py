@@ -110,6 +110,45 @@ def test_all_page_ins_of_a_planned_iteration_are_ahead():
     assert moved["page_in_count"] == moved["prefetch_count"] > 0
 
 
+def ahead(chain: Chain, **program: Any) -> tuple[int, int]:
+    """Page-ins of planned iterations, and how many of them were ahead."""
+    for k in range(14):
+        if k == 6:
+            before = torch.cuda.lms.stats()
+        chain.train(pattern(1, start=k), **program)
+        torch.cuda.lms._wait_for_plans()
+    after = torch.cuda.lms.stats()
+    assert after["planned_iterations"] - before["planned_iterations"] == 8
+    return tuple(after[name] - before[name] for name in ("page_in_count", "prefetch_count"))
+
+
+def test_a_plan_does_not_count_on_what_stays():
+    expected(1)
+    chain = Chain()
+    for weight in chain.weights[:4]:
+        torch.cuda.lms.exclude(weight)
+    back, early = ahead(chain)
+    assert back == early > 0
+
+
+def test_a_plan_knows_what_lives_on_from_the_iteration_before():
+    """Gradients, until zero_grad() is called between the passes."""
+    expected(1)
+    chain = Chain()
+    zero, chain.optimizer.zero_grad = chain.optimizer.zero_grad, lambda: None
+    back, early = ahead(chain, between=zero)
+    assert back == early > 0
+
+
+def test_an_iteration_that_repeats_seldom_is_planned():
+    def size(k: int) -> float:
+        return 0.5 if k % 18 == 17 else 1
+
+    losses = expected(73, size=size)
+    assert train(73, size=size) == losses
+    assert stat("plans") >= 2
+
+
 def test_what_a_plan_transfers_can_be_moved_meanwhile():
     """Storages move on the device, also while they are copied, and keep their bytes."""
     losses = expected(14)

@@ -261,11 +261,13 @@ def test_a_container_has_its_own_limit(tmp_path, probe):
             "proc/self/cgroup": "0::/job/step\n",
             f"{group}/memory.max": str(8 * GIB),
             f"{group}/memory.current": str(6 * GIB),
-            f"{group}/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+            f"{group}/memory.stat": f"anon 1\ninactive_file {GIB // 2}\nactive_file {GIB // 2}\n",
             f"{group}/step/memory.max": "max\n",
         },
     )
-    assert probe(tmp_path)[0] == 3 * GIB
+    assert probe(tmp_path)[0] == 3 * GIB - 8 * GIB // 64
+    write(tmp_path, {f"{group}/memory.high": str(7 * GIB)})
+    assert probe(tmp_path)[0] == 2 * GIB - 7 * GIB // 64
 
 
 def test_the_older_interface_of_containers(tmp_path, probe):
@@ -279,9 +281,10 @@ def test_the_older_interface_of_containers(tmp_path, probe):
             f"{group}/memory.usage_in_bytes": str(60 * GIB),
             f"{group}/a/memory.limit_in_bytes": str(2 * GIB),
             f"{group}/a/memory.usage_in_bytes": str(GIB),
+            f"{group}/a/memory.stat": f"total_inactive_file {GIB // 4}\ntotal_active_file 0\n",
         },
     )
-    assert probe(tmp_path)[0] == GIB
+    assert probe(tmp_path)[0] == GIB + GIB // 4 - 2 * GIB // 64
 
 
 def test_the_node_next_to_a_device(tmp_path, probe):

@@ -297,6 +297,20 @@ def test_the_stream_of_a_launch_of_numba():
     assert found.cuda_stream == stream.cuda_stream
 
 
+def test_constants_that_a_package_has_addresses_of():
+    got = []
+    load = launches._keeps_constants(lambda package, constants, *flags: got.append(flags))
+    mine, copied = managed(pattern(1)), managed(pattern(1, start=3))
+    evict()
+    load(None, {"x": mine}, False, True, True)
+    load(None, {"x": copied}, False, True)
+    assert got == [(False, True, True), (False, True)]
+    evict()
+    assert is_resident(mine)
+    assert not is_resident(copied)
+    assert torch.equal(copied.cpu(), pattern(1, start=3, device="cpu"))
+
+
 def test_the_address_outside_of_a_launch_stays(kernel):
     x, y = managed(pattern(1)), managed(pattern(1))
     kernel.run(x, y)

@@ -59,6 +59,12 @@ def test_a_module(folder):
     assert told == [[main, "--limit", "8"], path, "__main__", True, main, [True, 7, False]]
 
 
+def test_the_programs_own_dashes(folder):
+    script = str(folder / "there/says.py")
+    assert said(script, "--", "--limit", "--")[0] == [script, "--", "--limit", "--"]
+    assert said("-m", "package", "--", "b", cwd=folder / "there")[0][1:] == ["--", "b"]
+
+
 def test_a_folder_and_a_zip_file(folder):
     zipapp.create_archive(folder / "there", folder / "says.pyz")
     for program in (str(folder / "there"), str(folder / "says.pyz")):

@@ -106,6 +106,8 @@ def test_mistakes(tmp_path):
         torch.cuda.lms.plot(tmp_path / "page.html")
     with torch.cuda.lms.record(), pytest.raises(RuntimeError, match="GPU 0 is being recorded"):
         torch.cuda.lms.plot(tmp_path / "page.html")
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        torch.cuda.lms.plot(tmp_path / "no/page.html")
     with pytest.raises(ValueError, match=r"has to end with \.html"):
         torch.cuda.lms.plot(tmp_path / "page.pdf")
     with pytest.raises(RuntimeError, match="LMS: the trace has no complete iteration"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import MIB
 from releases import since, size_of
-from tensors import evict, managed, pattern
+from tensors import evict, is_resident, managed, pattern, raw_address
 from torch.cuda.lms.integrations.profiler import add_transfers, trace_handler
 
 pytest.importorskip("torch.profiler", reason="PyTorch 1.1 to 1.5 has another profiler")
@@ -270,3 +270,38 @@ def test_a_program_goes_on_after_a_trace_that_cannot_be_read(tmp_path: Path) -> 
     with pytest.warns(UserWarning, match="no transfers are added"):
         trace_handler(str(tmp_path))(Broken())
     assert [file.read_text() for file in tmp_path.iterdir()] == ["{"]
+
+
+def paged_out_model():
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)]).cuda()
+    x = pattern(1)[: 8 * 64].view(8, 64).clone()
+    expected = model(x).cpu()
+    evict()
+    assert not is_resident(model[0].weight)
+    return model, x, expected
+
+
+@since((2, 4), "profiles with stacks that can be looked at")
+def test_a_profile_with_stacks_of_modules_that_are_paged_out():
+    """The profiler reads the addresses of the modules' parameters, where no exception may go."""
+    model, x, expected = paged_out_model()
+    with torch.profiler.profile(with_stack=True):
+        found = model(x)
+    assert torch.equal(found.cpu(), expected)
+    evict()
+    assert not is_resident(model[0].weight)
+    with pytest.raises(RuntimeError, match="paged this storage out"):
+        raw_address(model[0].weight)
+
+
+@since((2, 4), "profiles with shapes that can be looked at")
+def test_the_shapes_of_what_is_paged_out():
+    model, x, _ = paged_out_model()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        found = torch.nn.functional.linear(x, model[0].weight)
+        torch.einsum("ij,kj->ik", x, model[1].weight)
+    shapes = {event.name: event.input_shapes for event in profile.events()}
+    assert shapes["aten::linear"][:2] == [[8, 64], [64, 64]]
+    assert shapes["aten::einsum"] is not None
+    assert [8, 64] in shapes["aten::bmm"] or [1, 8, 64] in shapes["aten::bmm"]
+    assert torch.equal(found.cpu(), torch.nn.functional.linear(x.cpu(), model[0].weight.cpu()))

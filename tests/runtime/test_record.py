@@ -46,7 +46,16 @@ def test_allocations_uses_and_frees(tmp_path):
         ["freed", y_block, 0],
     ]
     assert operators(trace) == ["aten::copy_", "aten::add_"]
-    assert trace["limit_bytes"] == stat("limit_bytes")
+    # The automatic limit is a part of it.
+    assert trace["limit_bytes"] == int(stat("limit_bytes") / 0.95)
+
+
+def test_the_limit_that_was_set(tmp_path):
+    x = managed(pattern(1))
+    torch.cuda.set_limit_lms(24 * MIB)
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+    assert trace_of(tmp_path / "trace.json")["limit_bytes"] == 24 * MIB
 
 
 def test_what_an_operator_of_others_uses_is_its_own(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import runpy
 import threading
 import time
@@ -57,6 +58,16 @@ def test_a_twentieth_of_the_limit():
     evict()
     assert not is_resident(x)
     assert torch.equal(x.cpu(), y.cpu())
+
+
+def test_what_is_recorded_counts_once(tmp_path):
+    x = pattern(1)
+    assert stat("watching") == 0
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert trace["unmanaged_bytes"] == 0
+    assert any(event[0] == "known" and event[2] == x.nbytes for event in trace["events"])
 
 
 def test_more_than_the_device_holds():
@@ -478,3 +489,38 @@ def test_a_range_that_only_has_an_operators_name(observers):
     for _ in range(2):
         observers.in_range(inside)
     assert values == [pattern(1, device="cpu")[-1].item()] * 2
+
+
+@since((2, 2), "the FakeTensors of these releases")
+def test_what_is_traced_with_symbolic_shapes():
+    """What is traced has no memory, and no size in bytes that is a number."""
+    torch.cuda.lms._watch()
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: (x.relu() + 1).sin(), dynamic=True, backend="aot_eager")
+    x = managed(pattern(1))
+    evict()
+    got = function(x)
+    managed(got)
+    torch.cuda.reclaim_inactive()
+    assert not is_resident(x)
+    assert torch.equal(got.cpu(), (pattern(1, device="cpu").relu() + 1).sin())
+
+
+@since((2, 2), "the FakeTensors of these releases")
+def test_what_is_being_traced_is_not_shown(monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
+    how = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+    fake = mode.from_tensor(torch.empty(floats(1), device="cuda"), symbolic_context=how)
+    assert isinstance(fake.shape[0], torch.SymInt)
+    x = managed(pattern(1))
+    with FunctionalTensorMode():
+        functional = FunctionalTensor.to_functional(fake)
+    assert isinstance(functional.untyped_storage().size(), torch.SymInt)
+    assert functional.untyped_storage().device.type == "cuda"
+    monkeypatch.setattr(torch.cuda.lms, "_unseen", True)
+    torch.cuda.reclaim_inactive()
+    assert not is_resident(x)

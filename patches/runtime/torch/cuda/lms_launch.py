@@ -239,6 +239,24 @@ def _guard_packages():
         for method in ("run", "boxed_run"):
             if kind is not None and hasattr(kind, method):
                 setattr(kind, method, lms._as_operator(getattr(kind, method)))
+        for method in ("load_constants", "update_constant_buffer"):
+            if kind is not None and hasattr(kind, method):
+                setattr(kind, method, _keeps_constants(getattr(kind, method)))
+
+
+def _keeps_constants(function):
+    """Wraps a package's method that takes constants: it may keep their addresses."""
+    guarded = lms._as_operator(function)
+
+    @functools.wraps(function)
+    def wrapper(package, constants, *args, **kwargs):
+        # After whether they are the inactive ones, and whether all have to be there.
+        if kwargs.get("user_managed", any(args[2:])):
+            for tensor in constants.values():
+                lms._take_tensor_address(tensor)
+        return guarded(package, constants, *args, **kwargs)
+
+    return wrapper
 
 
 def _replace(function, replacement, modules):

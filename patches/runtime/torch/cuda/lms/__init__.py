@@ -41,7 +41,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 10
+_ABI_VERSION = 11
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -149,6 +149,7 @@ def _open(path):
         ("record", ctypes.c_int, (device, ctypes.c_int)),
         ("step", ctypes.c_int, ()),
         ("set_planning", ctypes.c_int, (ctypes.c_int,)),
+        ("set_readable", ctypes.c_int, (ctypes.c_int,)),
         ("set_compression", ctypes.c_int, (ctypes.c_int,)),
         ("why_not_compressed", ctypes.c_int, (device, ctypes.POINTER(ctypes.c_char_p))),
         (
@@ -390,6 +391,8 @@ def _show_tensors():
         # Not isinstance(), which runs the code of proxy objects.
         if issubclass(type(known), torch.Tensor):
             for storage in _storages([known]):
+                if storage.device.type != "cuda" or not isinstance(storage.size(), int):
+                    continue  # symbolic: it is being traced, and has no memory
                 # Before 1.10 storages have no nbytes().
                 if storage.size() * storage.element_size() >= _settings["size"]:
                     _check(_library.lms_hold(storage._cdata))
@@ -464,6 +467,7 @@ def record(path=None, device=None):
         ...         train(images, labels)
     """
     from torch.cuda import lms_trace
+    from torch.cuda.lms_report import planner
     from torch.cuda.lms_report.events import FORMAT, VERSION
 
     if not _settings["enabled"] or _load() is None:
@@ -476,7 +480,6 @@ def record(path=None, device=None):
     try:
         torch.cuda.synchronize(index)
         before = stats(index)
-        allocated = torch.cuda.memory_allocated(index)
         _headers.pop(index, None)  # what the library has recorded is about to go
         _check(_library.lms_record(index, 1))
         try:
@@ -486,6 +489,10 @@ def record(path=None, device=None):
     finally:
         _recorded.discard(index)
     after = stats(index)
+    # Now that LMS has seen what the iterations use; it may have looked at nothing before.
+    unmanaged = torch.cuda.memory_allocated(index) - after["resident_bytes"]
+    # The automatic limit is this part of the memory already.
+    limit = _settings["limit"] or int(before["limit_bytes"] / planner.IN_USE)
     properties = torch.cuda.get_device_properties(index)
     header = {
         "format": FORMAT,
@@ -493,8 +500,8 @@ def record(path=None, device=None):
         "torch": str(torch.__version__),
         "gpu": properties.name,
         "gpu_bytes": properties.total_memory,
-        "limit_bytes": before["limit_bytes"],
-        "unmanaged_bytes": max(0, allocated - before["resident_bytes"]),
+        "limit_bytes": limit,
+        "unmanaged_bytes": max(0, unmanaged),
         "page_out_bytes": max(0, after["page_out_bytes"] - before["page_out_bytes"]),
         "page_in_bytes": max(0, after["page_in_bytes"] - before["page_in_bytes"]),
         "estimated": False,
@@ -613,12 +620,13 @@ def plot(path, device=None, gpu_memory=None, link=None):
             that needs no network; ``.png``, which needs matplotlib; ``.txt``; or
             ``.json`` or ``.json.gz``, a trace for Perfetto.
         device (torch.device or int, optional): Default: the current device.
-        gpu_memory (int, optional): bytes that PyTorch may reserve. Default: LMS's
-            limit while it was recorded.
+        gpu_memory (int, optional): bytes that PyTorch may reserve. Default: what
+            it might while it was recorded, which ``set_limit_lms`` limits.
         link (float or tuple of two, optional): bytes per second between GPU and host,
             or to the host and to the GPU. Default: measured now.
 
     Raises:
+        FileNotFoundError: if the file's folder does not exist.
         RuntimeError: if nothing was recorded, if the recording has no complete
             iteration, if an operator needs more than ``gpu_memory``, or if
             matplotlib is missing.
@@ -633,6 +641,7 @@ def plot(path, device=None, gpu_memory=None, link=None):
     """
     from torch.cuda import lms_plot
 
+    _check_folder(path)
     index = _index(device)
     if index in _recorded:
         raise RuntimeError("LMS: GPU {} is being recorded; plot after that".format(index))
@@ -1029,13 +1038,25 @@ _COMPARERS = frozenset(
     (
         "torch.serialization",
         "torch.nn.modules.rnn",
+        "torch.distributed._state_dict_utils",
+        "torch.distributed.checkpoint._state_dict_stager",
         "torch.distributed.utils",
+        "torch.distributed.fsdp._flat_param",
         "torch.distributed.fsdp._fully_shard._fsdp_param",
         "torch.distributed.fsdp._runtime_utils",
+        "torch.export.pt2_archive._package_weights",
+        "safetensors.torch",
     )
 )
-# The same for this function; the rest of its module hands out addresses.
-_COMPARING_FUNCTION = ("torch._tensor", "_reduce_ex_internal")
+# The same for these functions; the rest of their modules hands out addresses.
+_COMPARING_FUNCTIONS = frozenset(
+    (
+        ("torch._tensor", "_reduce_ex_internal"),
+        # The names of saved tensors, which must not change when these are paged out.
+        ("torch.autograd.graph", "_get_tid"),
+        ("torch.autograd.graph", "_get_sid"),
+    )
+)
 
 
 def _only_compares():
@@ -1044,7 +1065,7 @@ def _only_compares():
     while frame.f_back and frame.f_globals.get("__name__") == "torch.storage":
         frame = frame.f_back
     module = frame.f_globals.get("__name__")
-    return module in _COMPARERS or (module, frame.f_code.co_name) == _COMPARING_FUNCTION
+    return module in _COMPARERS or (module, frame.f_code.co_name) in _COMPARING_FUNCTIONS
 
 
 def _name_of(storage, offset=0):
@@ -1108,6 +1129,9 @@ def _guard_addresses():
         for name in ("_to_dlpack", "_to_dlpack_versioned"):
             if hasattr(torch._C, name):
                 setattr(torch._C, name, takes_address(getattr(torch._C, name)))
+        if hasattr(torch._C, "_gds_register_buffer"):
+            register = _takes_storage_address(torch._C._gds_register_buffer)
+            torch._C._gds_register_buffer = register
         for name in _FUNCTIONS:
             if hasattr(torch._C, name):
                 setattr(torch._C, name, _as_operator(getattr(torch._C, name)))
@@ -1130,6 +1154,10 @@ def _guard_addresses():
 
             lms_launch.guard()
             _launch = lms_launch
+        profile = torch.autograd.profiler.profile
+        if hasattr(profile, "_start_trace"):
+            profile._start_trace = _lets_read(profile._start_trace, True)
+            profile.__exit__ = _lets_read(profile.__exit__, False)
         # TorchScript's fused kernels take the addresses of their inputs before they
         # allocate their outputs, and no operator reports the inputs.
         name = "_jit_override_can_fuse_on_gpu"
@@ -1138,6 +1166,26 @@ def _guard_addresses():
         # The other fuser, before 2.0. Later releases only warn that it was removed.
         if not hasattr(torch, "compile") and getattr(torch._C, "_jit_nvfuser_enabled", bool)():
             torch._C._jit_set_nvfuser_enabled(False)
+
+
+def _lets_read(method, begins):
+    """Wraps the method that begins or ends a profile.
+
+    With stacks, the profiler reads the addresses of modules' parameters and of optimizers' states,
+    where an exception would end the process.
+    """
+
+    @functools.wraps(method)
+    def wrapper(profile, *args):
+        if begins and getattr(profile, "with_stack", False):
+            _check(_library.lms_set_readable(1))
+        try:
+            return method(profile, *args)
+        finally:
+            if not begins and getattr(profile, "with_stack", False):
+                _check(_library.lms_set_readable(0))
+
+    return wrapper
 
 
 # Methods that access a storage's bytes and are not operators.
@@ -1149,9 +1197,11 @@ _STORAGE_METHODS = (
     "fill_",
 )
 
-# Functions of torch._C that are not operators: the jiterator's kernels, and the functions that
-# DataParallel and torch.cuda.nccl call NCCL with.
+# Functions of torch._C that are not operators: the jiterator's kernels, those that read and write
+# files without the host, and the functions that DataParallel and torch.cuda.nccl call NCCL with.
 _FUNCTIONS = (
+    "_gds_load_storage",
+    "_gds_save_storage",
     "_cuda_jiterator_compile_and_launch_kernel",
     "_broadcast",
     "_broadcast_coalesced",

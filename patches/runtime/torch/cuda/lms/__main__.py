@@ -44,8 +44,13 @@ def _parser():
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the program is a module, as for python -m"
     )
-    parser.add_argument("program", metavar="script.py", help="file, folder or zip file to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+    # Together, because argparse takes a "--" between two of them away.
+    parser.add_argument(
+        "program",
+        nargs=argparse.PARSER,
+        metavar="script.py",
+        help="file, folder or zip file to run, and its own arguments",
+    )
     return parser
 
 
@@ -53,7 +58,7 @@ def main():
     """Reads the command line, and runs the program."""
     parser = _parser()
     options = parser.parse_args()
-    name = options.program
+    name, *arguments = options.program
     if not options.module and not os.path.exists(name):
         parser.error("there is no file {}".format(name))
     for variable in VARIABLES:
@@ -66,7 +71,7 @@ def main():
         found = program.module(name) if options.module else program.file(name)
     except program.NotFound as error:
         parser.exit(1, "{}: {}\n".format(sys.executable, error))
-    program.run(found, [found.file if options.module else name, *options.arguments])
+    program.run(found, [found.file if options.module else name, *arguments])
 
 
 if __name__ == "__main__":

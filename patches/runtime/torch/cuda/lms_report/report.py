@@ -103,6 +103,11 @@ class Report:
         return self._enough_for(self.timeline.operators[self.largest].needed_bytes)
 
     @property
+    def enough_memory(self):
+        r"""Bytes of GPU memory with which nothing has to be paged out."""
+        return self._enough_for(self.totals.peak_bytes)
+
+    @property
     def host_bytes(self):
         r"""(int, int): bytes that LMS pins at least, and where the host has enough memory."""
         needed = host.needed(self.timeline)
@@ -139,7 +144,7 @@ class Report:
 
     def _amounts(self):
         """GPU memory from what the largest operator needs to what needs no LMS."""
-        least, most = self.smallest_gpu_memory, self._enough_for(self.totals.peak_bytes)
+        least, most = self.smallest_gpu_memory, self.enough_memory
         step = max(1, (most - least) // (_POINTS - 1))
         between = range(least, most, step)
         amounts = {*list(between)[: _POINTS - 1], most}

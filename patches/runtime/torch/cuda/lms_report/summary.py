@@ -35,7 +35,7 @@ def headline(report):
         "With {} of GPU memory instead of the {} that it needs, an iteration takes {} with planned "
         "transfers: {} as long as with everything on the GPU.".format(
             size(report.gpu_memory),
-            size(report.totals.peak_bytes),
+            size(report.enough_memory),
             time(totals.planned.seconds),
             factor(totals.planned.seconds, totals.compute_seconds),
         )

@@ -46,13 +46,15 @@ class LargeModelSupport(Callback):
         self._stepped = trainer.global_step
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        # With accumulated gradients, not each batch ends with a step.
+        # With accumulated gradients, not each batch ends with a step. With manual optimization, the
+        # trainer sees few of the steps, or none, and logs batches.
         before, self._stepped = self._stepped, trainer.global_step
+        ended = self._stepped != before or not pl_module.automatic_optimization
         # As the trainer's own logs have it: batches, however many optimizers have stepped in one.
         batches = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
         step = trainer.global_step - 1 if batches is None else batches
         every = trainer.log_every_n_steps  # 0: nothing is logged
-        if self._stepped == before or not every or (step + 1) % every:
+        if not ended or not every or (step + 1) % every:
             return
         found = self._metrics()
         for logger in trainer.loggers:

@@ -19,7 +19,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 10;
+constexpr int kAbiVersion = 11;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -100,7 +100,10 @@ int lms_set_size(size_t bytes) {
       // Storages that were too small until now may have been used unseen.
       runtime.each([](Pager& pager) { pager.mover.synchronize(); });
     }
-    runtime.settings.size = std::max<size_t>(bytes, 1);
+    // Not those that CUDA graphs keep to themselves: the seeds of random operators, of 8 bytes,
+    // are allocated before a capture begins, and no captured operator has them as an input.
+    constexpr size_t kLeast = 16;
+    runtime.settings.size = std::max(bytes, kLeast);
   });
 }
 
@@ -305,6 +308,14 @@ int lms_set_planning(int enabled) {
     if (!enabled) {
       Runtime::get().each([](Pager& pager) { pager.follower.forget(); });
     }
+  });
+}
+
+int lms_set_readable(int readable) {
+  return checked([&] {
+    const Lock lock;
+    compat::readable = readable != 0;
+    Runtime::get().each([](Pager& pager) { pager.update_access(); });
   });
 }
 

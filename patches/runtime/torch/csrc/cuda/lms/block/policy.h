@@ -120,9 +120,9 @@ class Policy {
   }
 
  private:
-  // The block's next use.
+  // The block's next use: that of now, too, if the operators of a node have not come to it yet.
   uint64_t expected(const Block& block) const {
-    return block.next_use > now_ ? block.next_use : UINT64_MAX;
+    return block.next_use >= now_ && block.next_use > 0 ? block.next_use : UINT64_MAX;
   }
 
   // The idle block of at least this number of bytes that is used last.

@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/csrc/cuda/lms/compat/capture.h>
 #include <torch/csrc/cuda/lms/compat/shared.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 #include <torch/version.h>
 
 #include <atomic>
@@ -40,8 +41,10 @@ inline at::DataPtr& data_ptr(c10::StorageImpl& storage) {
   return storage._mutable_data_ptr_no_checks();
 }
 
+// 0 if they are symbolic: what is traced has no memory.
 inline size_t nbytes(const c10::StorageImpl& storage) {
-  return storage.nbytes();
+  const auto& bytes = storage.sym_nbytes();
+  return bytes.is_heap_allocated() ? 0 : static_cast<size_t>(bytes.as_int_unchecked());
 }
 
 // Whether this process has used the device.
@@ -71,9 +74,26 @@ inline void* nowhere() {
   return nullptr;
 }
 
+// Whether the data of all storages can be read without an error; nowhere() is found then.
+inline std::atomic<bool> readable{false};
+
 // From now on, each access to the data throws c10::Error with this message.
 inline void forbid_access(c10::StorageImpl& storage, std::string message) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+  if (readable) {
+    set_access_flags(storage, /*reading=*/false, /*writing=*/true);
+  }
+}
+
+// The same for a storage whose access was forbidden before `readable` has changed.
+inline void update_access(c10::StorageImpl& storage) {
+  set_access_flags(storage, /*reading=*/!readable, /*writing=*/readable);
+}
+
+// Whether the profiler looks at the addresses of this thread's operators.
+inline bool profiler_looks() {
+  using namespace torch::profiler::impl;
+  return profilerEnabled() && getProfilerConfig().report_input_shapes;
 }
 
 // The setting that makes mutable_data() check these flags stays on. It only costs the slow path of

@@ -256,6 +256,23 @@ void Pager::restore() {
   }
 }
 
+void Pager::update_access() {
+  const std::vector<Block*> blocks = registry.blocks();
+  std::deque<Stay> stays;
+  for (Block* const block : blocks) {
+    stays.emplace_back(registry, *block);
+  }
+  for (Block* const block : blocks) {
+    if (!block->state.is(State::Freed) && block->hidden) {
+      compat::StrongStorage storage = owner_of(*block);
+      if (storage && block->hidden) {
+        compat::update_access(*storage);
+      }
+      Lock::drop_later(std::move(storage));
+    }
+  }
+}
+
 void Pager::bring_all() {
   if (!pools.capturing()) {
     try {

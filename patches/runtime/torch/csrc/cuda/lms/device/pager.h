@@ -88,6 +88,9 @@ class Pager : private Registry::Listener {
   // could not be paged in throw when they are accessed.
   void bring_all();
 
+  // Called when compat::readable has changed. Pauses the mutex.
+  void update_access();
+
   // Called when LMS is turned on. Waits for the device, because unseen work may be using its
   // memory. Pauses the mutex.
   void enabled();

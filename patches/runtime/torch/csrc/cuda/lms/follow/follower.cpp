@@ -93,8 +93,11 @@ void Follower::used(Block& block, bool write) {
   const bool lately = block.followed.recording + 1 == recorder_.number();
   const uint32_t before = lately ? block.followed.value : 0;
   appeared(block, recorder_.used(block.followed, block.size, write), before);
-  origins_.resize(std::max<size_t>(origins_.size(), block.followed.value + 1));
-  origins_[block.followed.value] = block.origin;
+  const uint32_t number = block.followed.value;
+  seen_.origins.resize(std::max<size_t>(seen_.origins.size(), number + 1));
+  seen_.origins[number] = block.origin;
+  seen_.stay.resize(seen_.origins.size());
+  seen_.stay[number] = seen_.stay[number] || block.stays.lasting();
 }
 
 void Follower::allocated(Block& block) {
@@ -128,6 +131,10 @@ void Follower::appeared(Block& block, bool first, uint32_t before) {
 void Follower::freed(Block& block) {
   if (on()) {
     recorder_.freed(block.followed);
+    const bool old = block.followed.recording != recorder_.number();
+    if (old && place_ >= 0 && recorder_.timed()) {
+      seen_.rest.push_back({place_, block.size});
+    }
   }
   put(block.slot, nullptr); // also between two iterations, when another thread frees the block
   block.slot = 0;
@@ -298,6 +305,7 @@ void Follower::step() {
   const Acting acting(acting_);
   try {
     const compat::RelaxedCapture relaxed; // another device may be captured
+    const c10::cuda::CUDAGuard guard(device_); // for events, which are destroyed here, too
     if (!wanted()) {
       stop();
       return;
@@ -330,7 +338,13 @@ void Follower::end() {
     forget_scripts();
     return;
   }
-  unknown_ = known == scripts_.end() ? kUnknown : unknown_ - (unknown_ > 0);
+  if (known == scripts_.end()) {
+    unknown_ = kUnknown;
+  } else if ((*known)->waits_for_times() && !timed) {
+    unknown_ = (*known)->wait_longer(kUnknown); // it is repeated, but less often than that
+  } else {
+    unknown_ -= unknown_ > 0;
+  }
   const Script* const before = std::exchange(last_, nullptr);
   if (known != scripts_.end()) {
     last_ = known->get();
@@ -339,7 +353,7 @@ void Follower::end() {
       last_->set(links());
     }
     if (last_->waits_for_times() && timed) {
-      last_->set(std::move(recording), std::move(origins_));
+      last_->set(std::move(recording), std::move(seen_));
     }
     time(followed);
     return;
@@ -436,6 +450,7 @@ void Follower::make_plans() {
       Recording recording = *std::exchange(script->recording(), std::nullopt);
       recording.settle();
       script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
+      set_blocks(*script);
     }
     const auto wanted = static_cast<int64_t>(room_.limit().part(script->slack().part()));
     const double change = static_cast<double>(wanted - script->asked());
@@ -457,9 +472,26 @@ void Follower::make_plans() {
   }
 }
 
+// Tells the planner what stays, and what lives on from the iteration before.
+void Follower::set_blocks(Script& script) const {
+  const Seen& seen = script.seen();
+  plan::Trace& trace = script.trace();
+  for (size_t i = 0; i < trace.blocks.size() && i + 1 < seen.stay.size(); ++i) {
+    trace.blocks[i].stays = seen.stay[i + 1];
+  }
+  for (const Seen::Rest& rest : seen.rest) {
+    plan::Block block;
+    block.bytes = static_cast<int64_t>(rest.bytes);
+    block.allocated = 0;
+    block.freed = std::min(rest.freed, trace.size() - 1);
+    block.stays = true;
+    trace.blocks.push_back(block);
+  }
+}
+
 // Tells the planner how far blocks shrink.
 void Follower::set_shares(Script& script, bool compress) {
-  const std::vector<Origin>& origins = script.origins();
+  const std::vector<Origin>& origins = script.seen().origins;
   std::vector<plan::Block>& blocks = script.trace().blocks;
   for (size_t i = 0; i < blocks.size() && i + 1 < origins.size(); ++i) {
     const auto bytes = static_cast<size_t>(blocks[i].bytes);
@@ -498,7 +530,9 @@ void Follower::time(bool followed) {
       seconds = lap.part * (1 + away);
     } else {
       seconds = lap.end->since(*lap.begin);
-      if (!lap.followed || !lap.tried) { // a way that is slow may not be the one that is kept
+      // A way that is slow may not be the one that is kept, and the first iteration of a plan
+      // starts with what paging on demand has left.
+      if (!lap.followed || (!lap.tried && lap.part > 0)) {
         (*script)->took(seconds, lap.followed);
       }
     }
@@ -545,7 +579,7 @@ void Follower::begin() {
     }
   }
   before_.clear();
-  origins_.clear();
+  seen_ = {};
   pending_.clear();
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
@@ -600,6 +634,7 @@ void Follower::forget() {
 
 void Follower::forget_scripts() {
   wait();
+  const c10::cuda::CUDAGuard guard(device_); // for the events of the scripts
   stop();
   if (planning_.busy()) {
     planning_.take();

@@ -74,6 +74,7 @@ class Follower {
   void make_plans();
   void take_plan();
   bool compresses(const Script& script) const;
+  void set_blocks(Script& script) const;
   void set_shares(Script& script, bool compress);
   void log(bool followed);
   void time(bool followed);
@@ -130,7 +131,7 @@ class Follower {
   // Of the iteration that runs.
   std::vector<Block*> slots_; // blocks by number, also those that are expected to get it
   std::vector<uint32_t> before_; // by number: the block's number in the iteration before
-  std::vector<Origin> origins_; // by number
+  Seen seen_;
   plan::Place place_ = -1; // of the operator that runs
   uint64_t base_ = 1; // on the scale of Block::next_use, where the iteration began
   size_t read_ = 0; // events of the recording that were looked at

@@ -66,6 +66,7 @@ void Script::set(plan::Plan plan) {
   part_ = asked_part_;
   planned_ = true;
   compressed_ = asked_to_compress_ && plan.compressed;
+  slow_ = 0; // of the plan before
   make_actions();
 }
 

@@ -27,6 +27,18 @@ struct Action {
   uint32_t number; // of the block
 };
 
+// What is known of an iteration's blocks besides what operators do with them.
+struct Seen {
+  std::vector<Origin> origins; // by number
+  std::vector<bool> stay; // by number: whether the block stayed for more than an operator
+  // Blocks of the iteration before that nothing used any more.
+  struct Rest {
+    plan::Place freed; // in this iteration
+    size_t bytes;
+  };
+  std::vector<Rest> rest;
+};
+
 // An iteration that the program repeats: what operators do, as recorded, and the plan for it.
 // Blocks have the numbers of the recording.
 class Script {
@@ -68,18 +80,25 @@ class Script {
   bool waits_for_times() const {
     return !timed_;
   }
-  // `origins` are those of the blocks, by number.
-  void set(Recording recording, std::vector<Origin> origins) {
+  // How many of the next iterations are to be timed, so that this one is among them: more each
+  // time, up to a limit.
+  unsigned wait_longer(unsigned least) {
+    constexpr unsigned kMost = 512;
+    patience_ = std::min(std::max(2 * patience_, 2 * least), kMost);
+    return patience_;
+  }
+  // With what is known of the blocks.
+  void set(Recording recording, Seen seen) {
     recording_ = std::move(recording);
-    origins_ = std::move(origins);
+    seen_ = std::move(seen);
     timed_ = true;
   }
   // The recording with its times, until it is taken to make the plan.
   std::optional<Recording>& recording() {
     return recording_;
   }
-  const std::vector<Origin>& origins() const {
-    return origins_;
+  const Seen& seen() const {
+    return seen_;
   }
 
   // What the planner was given; it has no operators until the recording was taken.
@@ -166,7 +185,7 @@ class Script {
   std::vector<TraceEvent> events_;
   std::vector<uint32_t> links_;
   std::optional<Recording> recording_;
-  std::vector<Origin> origins_;
+  Seen seen_;
   plan::Place size_ = 0;
   std::vector<std::vector<plan::Place>> uses_; // by number
   std::vector<plan::Move> moves_; // of the plan
@@ -184,6 +203,7 @@ class Script {
   unsigned slow_ = 0; // iterations in a row that took longer with the plan
   bool slower_ = false;
   bool timed_ = false;
+  unsigned patience_ = 0; // see wait_longer()
   bool planned_ = false;
   bool asked_to_compress_ = false;
   bool compressed_ = false;

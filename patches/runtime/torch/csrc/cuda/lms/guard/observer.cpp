@@ -94,7 +94,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     return nullptr;
   }
   const bool view = op.kind == Operator::Kind::Transparent && !op.range;
-  if (op.range || (view && !Guard::in_node())) {
+  const bool looked_at = view && !Guard::in_node() && compat::profiler_looks();
+  if (op.range || (view && !Guard::in_node() && !looked_at)) {
     return nullptr;
   }
   Inputs inputs;
@@ -102,7 +103,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   for (size_t i = 0; i < arguments.size(); ++i) {
     collect(arguments[i], op.may_write(i), inputs);
   }
-  if (view) {
+  if (view && !looked_at) {
     Guard::node_inputs(inputs);
   } else {
     Guard::inputs(inputs, op.collective);
@@ -111,12 +112,17 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 }
 
 void on_end(const at::RecordFunction& function, at::ObserverContext*) {
-  if (Guard::ends_node()) {
-    Guard::node_leaves(Node::current());
-  }
-  Guard::check_refused();
-  if (Guard::wants_outputs()) {
-    manage_outputs(function);
+  try {
+    if (Guard::ends_node()) {
+      Guard::node_leaves(Node::current());
+    }
+    Guard::check_refused();
+    if (Guard::wants_outputs()) {
+      manage_outputs(function);
+    }
+  } catch (...) { // PyTorch says what it was, and goes on
+    Guard::end();
+    throw;
   }
   Guard::end();
 }

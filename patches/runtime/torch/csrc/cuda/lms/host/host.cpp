@@ -37,12 +37,17 @@ size_t field_of(const std::string& path, const std::string& name) {
   return 0;
 }
 
+// Kept free: the kernel kills processes before an allocation fails.
+size_t reserve(size_t total) {
+  return total / 64;
+}
+
 size_t left(size_t limit, size_t usage, size_t reclaimable) {
   if (limit >= kUnlimited / 2) { // version 1 says "none" with a huge number
     return kUnlimited;
   }
   // Pages that only cache files are reclaimed before the limit is enforced.
-  const size_t used = usage - std::min(usage, reclaimable);
+  const size_t used = usage - std::min(usage, reclaimable) + reserve(limit);
   return limit - std::min(limit, used);
 }
 
@@ -67,16 +72,17 @@ size_t cgroup_bytes(const std::string& root) {
     for (;;) {
       const std::string folder = base + (group == "/" ? "" : group) + "/";
       const std::string stat = folder + "memory.stat";
-      bytes = std::min(
-          bytes,
-          unified ? left(
-                        number_in(folder + "memory.max", kUnlimited),
-                        number_in(folder + "memory.current", 0),
-                        field_of(stat, "inactive_file"))
-                  : left(
-                        number_in(folder + "memory.limit_in_bytes", kUnlimited),
-                        number_in(folder + "memory.usage_in_bytes", 0),
-                        field_of(stat, "total_inactive_file")));
+      const std::string total = unified ? "" : "total_"; // with the groups below
+      const size_t files =
+          field_of(stat, total + "inactive_file") + field_of(stat, total + "active_file");
+      // Above memory.high, the kernel slows the group down until it frees memory.
+      const size_t limit = unified ? std::min(
+                                         number_in(folder + "memory.max", kUnlimited),
+                                         number_in(folder + "memory.high", kUnlimited))
+                                   : number_in(folder + "memory.limit_in_bytes", kUnlimited);
+      const size_t usage =
+          number_in(folder + (unified ? "memory.current" : "memory.usage_in_bytes"), 0);
+      bytes = std::min(bytes, left(limit, usage, files));
       const size_t slash = group.rfind('/');
       if (slash == std::string::npos || group == "/") {
         break;
@@ -96,9 +102,7 @@ size_t available_bytes(const std::string& root) {
   if (total == 0) {
     return kUnlimited;
   }
-  // Keep some memory free: the kernel kills processes before an allocation fails.
-  const size_t reserve = total / 64;
-  return std::min(available - std::min(available, reserve), cgroup_bytes(root));
+  return std::min(available - std::min(available, reserve(total)), cgroup_bytes(root));
 }
 
 int node_of_device(const std::string& bus_id, const std::string& root) {

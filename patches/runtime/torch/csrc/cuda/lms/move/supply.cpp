@@ -78,7 +78,10 @@ void Supply::drop(Block& block) {
 bool Supply::drop_clean_copies(size_t bytes) {
   size_t dropped = 0;
   registry_.each([&](Block& block) {
-    if (dropped < bytes && block.host && block.state.is(State::Resident)) {
+    // Until it has memory, the copy of a block that is paged in is the only one.
+    const bool here =
+        block.state.is(State::Resident) || (block.state.is(State::PagingIn) && block.on_device());
+    if (dropped < bytes && block.host && here) {
       dropped += block.host.buffer.size();
       drop(block);
     }

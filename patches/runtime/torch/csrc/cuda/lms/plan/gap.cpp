@@ -40,7 +40,7 @@ std::vector<Gap> gaps_of(const Trace& trace) {
   for (uint32_t i = 0; i < all.size(); ++i) {
     const Block& block = trace.blocks[i];
     const std::vector<BlockUse>& uses = all[i];
-    if (block.bytes == 0 || size == 0) {
+    if (block.bytes == 0 || block.stays || size == 0) {
       continue;
     }
     if (uses.empty()) {
@@ -109,8 +109,17 @@ std::vector<int64_t> needed(const Trace& trace) {
   std::vector<int64_t> bytes(trace.operators.size(), trace.unmanaged);
   const std::vector<std::vector<BlockUse>> all = uses_of(trace);
   for (size_t i = 0; i < all.size(); ++i) {
+    const Block& block = trace.blocks[i];
+    if (block.stays) {
+      const Place first = block.persistent() ? 0 : block.allocated;
+      const Place last = block.persistent() ? trace.size() - 1 : block.freed;
+      for (Place place = first; place <= last; ++place) {
+        bytes[place] += block.bytes;
+      }
+      continue;
+    }
     for (const BlockUse& use : all[i]) {
-      bytes[use.place] += trace.blocks[i].bytes;
+      bytes[use.place] += block.bytes;
     }
   }
   return bytes;
