@@ -12,6 +12,7 @@
 #include <torch/csrc/cuda/lms/compat/shared.h>
 #include <torch/csrc/cuda/lms/seam/seam.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
