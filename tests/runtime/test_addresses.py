@@ -277,3 +277,22 @@ def test_the_smallest_storages_are_not_managed():
     assert is_resident(seed)
     assert not is_resident(x)
     assert x.sum().item() == 4
+
+
+def test_an_interrupt_when_a_region_has_begun(monkeypatch):
+    """Python raises it when the call that brings the region's storages returns."""
+    begin = torch.cuda.lms._library.lms_begin_region
+
+    def interrupted(*arguments):
+        begin(*arguments)
+        raise KeyboardInterrupt
+
+    x, y = managed(pattern(1)), managed(pattern(1, start=3))
+    monkeypatch.setattr(torch.cuda.lms._library, "lms_begin_region", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        untyped_storage(x).fill_(0)
+    monkeypatch.undo()
+    y.sum()
+    evict()
+    assert not is_resident(x)
+    assert not is_resident(y)

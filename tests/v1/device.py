@@ -60,7 +60,12 @@ class Lms:
             (self.runtime, "lms_is_resident", c_int, (c_void_p,)),
             (self.runtime, "lms_hold", c_int, (c_void_p,)),
             (self.runtime, "lms_release", c_int, (c_void_p,)),
-            (self.runtime, "lms_begin_region", c_int, (POINTER(c_void_p), c_size_t)),
+            (
+                self.runtime,
+                "lms_begin_region",
+                c_int,
+                (POINTER(c_void_p), c_size_t, POINTER(c_int)),
+            ),
             (self.runtime, "lms_set_option", c_int, (c_char_p, c_int)),
             (self.cuda, "simcuda_race_count", ctypes.c_long, ()),
             (self.cuda, "simcuda_race_report", c_char_p, (ctypes.c_long,)),

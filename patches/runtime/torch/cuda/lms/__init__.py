@@ -135,7 +135,11 @@ def _open(path):
         ("take_address", ctypes.c_int, (storage,)),
         ("know_slice", ctypes.c_int, (storage, storage)),
         ("release_address", ctypes.c_int, (storage,)),
-        ("begin_region", ctypes.c_int, (ctypes.POINTER(storage), size)),
+        (
+            "begin_region",
+            ctypes.c_int,
+            (ctypes.POINTER(storage), size, ctypes.POINTER(ctypes.c_int)),
+        ),
         ("end_region", ctypes.c_int, ()),
         ("bring", ctypes.c_int, (storage,)),
         ("count_region", ctypes.c_int, ()),
@@ -1375,12 +1379,15 @@ def _region_of(storages):
         return
     storages = [s for s in storages if s.device.type == "cuda"]
     addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
-    _check(_library.lms_begin_region(addresses, len(storages)))
-    del storages  # code that was compiled frees its inputs early
+    # Python raises KeyboardInterrupt when the call returns, which may have waited for long.
+    begun = ctypes.c_int()
     try:
+        _check(_library.lms_begin_region(addresses, len(storages), ctypes.byref(begun)))
+        del storages  # code that was compiled frees its inputs early
         yield
     finally:
-        _check(_library.lms_end_region())
+        if begun.value:
+            _check(_library.lms_end_region())
 
 
 def wrap(target):

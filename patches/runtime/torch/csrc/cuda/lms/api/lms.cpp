@@ -100,10 +100,7 @@ int lms_set_size(size_t bytes) {
       // Storages that were too small until now may have been used unseen.
       runtime.each([](Pager& pager) { pager.mover.synchronize(); });
     }
-    // Not those that CUDA graphs keep to themselves: the seeds of random operators, of 8 bytes,
-    // are allocated before a capture begins, and no captured operator has them as an input.
-    constexpr size_t kLeast = 16;
-    runtime.settings.size = std::max(bytes, kLeast);
+    runtime.settings.size = std::max<size_t>(bytes, 1);
   });
 }
 
@@ -238,7 +235,7 @@ int lms_release_address(void* address) {
   });
 }
 
-int lms_begin_region(void* const* storages, size_t count) {
+int lms_begin_region(void* const* storages, size_t count, int* begun) {
   return checked([&] {
     std::vector<compat::StrongStorage> held;
     Guard::Inputs inputs;
@@ -247,6 +244,7 @@ int lms_begin_region(void* const* storages, size_t count) {
       inputs.push_back({held.back().get(), true});
     }
     Guard::begin_region("a region", inputs);
+    *begun = 1;
   });
 }
 

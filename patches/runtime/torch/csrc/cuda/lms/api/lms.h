@@ -56,8 +56,8 @@ LMS_API int lms_know_slice(void* slice, void* storage);
 LMS_API int lms_release_address(void* storage);
 
 // Everything that this thread does between these two calls counts as one operator on these
-// storages.
-LMS_API int lms_begin_region(void* const* storages, size_t count);
+// storages. `begun` is set to 1 if it has to be ended.
+LMS_API int lms_begin_region(void* const* storages, size_t count, int* begun);
 LMS_API int lms_end_region(void);
 
 // Brings a storage to its device as an operator does that reads it, and lets it go.

@@ -19,7 +19,7 @@ bool Registry::is_native(const at::DataPtr& memory) const {
 }
 
 at::DataPtr Registry::own(at::DataPtr memory, size_t bytes, c10::cuda::CUDAStream home) {
-  if (!is_native(memory)) {
+  if (!is_native(memory) || bytes < kLeast) {
     return memory;
   }
   void* const data = memory.get();

@@ -44,6 +44,11 @@ class Registry {
   // Whether the memory was allocated by the native allocator. LMS can manage no other memory.
   bool is_native(const at::DataPtr& memory) const;
 
+  // Smaller storages, of any size that the user asks for, are not managed. Among them are those
+  // that CUDA graphs keep to themselves: the seeds of random operators, of 8 bytes, are allocated
+  // before a capture begins, and no captured operator has them as an input.
+  static constexpr size_t kLeast = 16; // bytes
+
   // Puts memory of the native allocator under management, and returns the storage's new DataPtr.
   at::DataPtr own(at::DataPtr memory, size_t bytes, c10::cuda::CUDAStream home);
 

@@ -6,6 +6,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <utility>
@@ -65,7 +66,8 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
     resize_with_tier(storage);
     const at::DataPtr& data = compat::data_ptr(storage);
     const size_t bytes = compat::nbytes(storage);
-    if (bytes < smallest || bytes == 0 || !registry.is_native(data) || pools.owns(data.get())) {
+    if (bytes < std::max(smallest, Registry::kLeast) || !registry.is_native(data) ||
+        pools.owns(data.get())) {
       return nullptr;
     }
     block = registry.adopt(storage);
