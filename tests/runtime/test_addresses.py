@@ -255,6 +255,41 @@ def test_what_is_handed_to_nccl_is_on_the_device():
     assert run_sim(scenario, mib=64) == [[True, True]] * 4
 
 
+def test_nccl_on_streams_that_it_is_given():
+    def scenario(device):
+        import ctypes
+
+        import torch
+
+        side = torch.cuda.Stream()
+        address = getattr(torch._C, "TensorBase", torch.Tensor).data_ptr
+
+        def nccl(inputs, outputs, op, streams, comms):
+            (x,), (out,), (stream,) = inputs, outputs, streams
+            ctypes.CDLL(None).cudaMemcpyAsync(
+                ctypes.c_void_p(address(out)),
+                ctypes.c_void_p(address(x)),
+                ctypes.c_size_t(4 << 20),
+                3,
+                ctypes.c_void_p(stream.cuda_stream),
+            )
+
+        torch._C._nccl_all_reduce = nccl
+        torch.cuda.set_enabled_lms(True)
+        torch.cuda.lms._watch()
+        x, out = torch.arange(1.0 * (1 << 20)).cuda(), torch.zeros(1 << 20, device="cuda")
+        x.sum()
+        torch.cuda.reclaim_inactive()
+        side.wait_stream(torch.cuda.current_stream())
+        torch._C._nccl_all_reduce([x], [out], 0, [side], None)
+        torch.cuda.reclaim_inactive()
+        torch.zeros(1 << 20, device="cuda").add_(1)
+        torch.cuda.current_stream().wait_stream(side)
+        return torch.equal(out.cpu(), torch.arange(1.0 * (1 << 20))), device.races()
+
+    assert run_sim(scenario, mib=64) == [True, []]
+
+
 @since((2, 8), "the stager of checkpoints")
 def test_a_checkpoint_is_staged_without_holding_the_model():
     from torch.distributed.checkpoint._state_dict_stager import StateDictStager

@@ -212,6 +212,24 @@ def test_the_oldest_leaves_first_although_it_waits_for_host_memory():
     assert [torch.cuda.lms.is_resident(tensor) for tensor in tensors] == [False, True, True]
 
 
+def test_copies_are_not_given_up_for_a_block_that_they_do_not_make_room_for():
+    torch.cuda.set_host_limit_lms(8 * MIB)
+    small = [managed(pattern(1, start=k)) for k in range(4)]
+    evict()
+    large = managed(pattern(16))
+    for tensor in small:
+        tensor.sum()  # they are on the host, too, and idle for less long
+    evict()
+    assert is_resident(large)
+    del large
+    before = stat("page_out_bytes")
+    evict()
+    assert not any(is_resident(tensor) for tensor in small)
+    assert stat("page_out_bytes") == before
+    for k, tensor in enumerate(small):
+        assert torch.equal(tensor.cpu(), pattern(1, start=k, device="cpu"))
+
+
 def test_pinned_memory_has_a_node():
     x = managed(pattern(1))
     evict()

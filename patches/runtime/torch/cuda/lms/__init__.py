@@ -1138,7 +1138,7 @@ def _guard_addresses():
             torch._C._gds_register_buffer = register
         for name in _FUNCTIONS:
             if hasattr(torch._C, name):
-                setattr(torch._C, name, _as_operator(getattr(torch._C, name)))
+                setattr(torch._C, name, _as_operator(_on_given_streams(getattr(torch._C, name))))
         if hasattr(torch.distributed, "Reducer"):
             reducer = torch.distributed.Reducer
             for name, method in list(vars(reducer).items()):
@@ -1239,6 +1239,26 @@ def _as_operator(function):
     def wrapper(*args, **kwargs):
         with _region_of(_storages_in(args + tuple(kwargs.values()))):
             return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _on_given_streams(function):
+    """Orders a function with the streams that it gets, and with no others: NCCL's may be any."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        lists = [arg for arg in args if isinstance(arg, (list, tuple))]
+        streams = [s for given in lists for s in given if isinstance(s, torch.cuda.Stream)]
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream(stream.device))  # for what was brought
+        result = function(*args, **kwargs)
+        for stream in streams:
+            for given in lists:
+                for tensor in given:
+                    if isinstance(tensor, torch.Tensor) and tensor.device == stream.device:
+                        tensor.record_stream(stream)
+        return result
 
     return wrapper
 

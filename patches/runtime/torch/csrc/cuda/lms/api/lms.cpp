@@ -413,7 +413,6 @@ int lms_checks(int device, const char** why) {
   const int known = checked([&] {
     const Lock lock;
     if (Pager* const pager = Runtime::get().find(static_cast<c10::DeviceIndex>(device))) {
-      const c10::cuda::CUDAGuard guard(pager->device);
       Supply& supply = pager->mover.supply();
       supply.prepare_kernels();
       reason = supply.checks() ? "" : supply.why_no_checks();

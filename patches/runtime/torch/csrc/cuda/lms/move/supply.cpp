@@ -76,17 +76,24 @@ void Supply::drop(Block& block) {
 }
 
 bool Supply::drop_clean_copies(size_t bytes) {
+  // Until it has memory, the copy of a block that is paged in is the only one.
+  const auto droppable = [](const Block& block) {
+    return block.host && (block.state.is(State::Resident) ||
+                          (block.state.is(State::PagingIn) && block.on_device()));
+  };
+  size_t found = 0;
+  registry_.each([&](Block& block) { found += droppable(block) ? block.host.buffer.size() : 0; });
+  if (found == 0 || (found < bytes && bytes != SIZE_MAX)) {
+    return false; // the other copies still save time
+  }
   size_t dropped = 0;
   registry_.each([&](Block& block) {
-    // Until it has memory, the copy of a block that is paged in is the only one.
-    const bool here =
-        block.state.is(State::Resident) || (block.state.is(State::PagingIn) && block.on_device());
-    if (dropped < bytes && block.host && here) {
+    if (dropped < bytes && droppable(block)) {
       dropped += block.host.buffer.size();
       drop(block);
     }
   });
-  return dropped > 0;
+  return true;
 }
 
 // ---- what is missing ----
