@@ -465,14 +465,11 @@ class TestAuto:
         assert last == [fastest > 1] * 3, counts
 
     @simulated
-    def test_slow_copies_do_not_end_the_trial(self):
-        """Trying ways to copy takes time, and that time is not held against the plan."""
-        compressed = []
+    def test_slow_ways_do_not_end_the_trial(self):
+        """Trying ways takes time, and that time is not held against the plan."""
 
         def slow() -> None:
-            compressed.append(stat("compressed_count"))
-            copies = len(compressed) > 1 and compressed[-1] == compressed[-2]
-            time.sleep(0.5 if copies and stat("planned_iterations") else 0)
+            time.sleep(0.3 if stat("planned_iterations") else 0)
 
         _, counts = planned(20, fastest=0, beside=slow)
         tried = [k for k, count in enumerate(counts) if count["compressed_count"]]
