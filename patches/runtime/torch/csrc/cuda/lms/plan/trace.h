@@ -29,11 +29,11 @@ struct Block {
   // iteration. A persistent block has neither.
   Place allocated = -1;
   Place freed = -1;
-  // It cannot leave, because something else than operators has its address.
-  bool stays = false;
   // What its transfers take of the time of a copy of all its bytes: less than 1 if it is
   // compressed.
   double share = 1;
+  // It cannot leave, because something else than operators has its address.
+  bool stays = false;
 
   bool persistent() const {
     return allocated < 0;
