@@ -67,7 +67,7 @@ def test_what_is_recorded_counts_once(tmp_path):
         x.add_(1)
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert trace["unmanaged_bytes"] == 0
-    assert any(event[0] == "known" and event[2] == x.nbytes for event in trace["events"])
+    assert any(event[0] == "known" and event[2] == size_of(x) for event in trace["events"])
 
 
 def test_more_than_the_device_holds():
