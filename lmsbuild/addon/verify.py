@@ -25,7 +25,13 @@ from lmsbuild.native import manylinux
 from lmsbuild.native.compile import LIBRARY
 from lmsbuild.tools import elf
 from lmsbuild.wheel import integrity, provenance, sbom
-from lmsbuild.wheel.verify import Check, api_problems, export_problems, read_library
+from lmsbuild.wheel.verify import (
+    Check,
+    api_problems,
+    export_problems,
+    read_library,
+    version_problems,
+)
 
 _API_MODULE = f"{RUNTIME}/cuda/lms/__init__.py"
 _KINDS = ({"run"}, {"decorate", "with"}, {"change", "sha256", "count", "lines"})
@@ -95,11 +101,7 @@ def _check(name: str, detail: str, problems: Iterator[str]) -> Check:
 def _files(subject: _Subject) -> Iterator[str]:
     """Nothing is installed outside of the package, and PyTorch finds the package."""
     # Of any version of lmsbuild, as long as all of it is of the same one.
-    if subject.dist_info != f"{PACKAGE}-{subject.version}.dist-info":
-        yield f"{subject.dist_info} does not belong to version {subject.version}"
-    metadata = integrity.read_text(subject.wheel, f"{subject.dist_info}/METADATA")
-    if f"\nVersion: {subject.version}\n" not in metadata.split("\n\n")[0] + "\n":
-        yield f"METADATA does not say version {subject.version}"
+    yield from version_problems(subject.wheel, subject.dist_info, PACKAGE, subject.version)
     for name in subject.wheel.namelist():
         if not name.startswith((f"{PACKAGE}/", f"{subject.dist_info}/")):
             yield f"{name} does not belong into {PROJECT}"

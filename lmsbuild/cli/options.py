@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lmsbuild.cli.types import ARCHITECTURE, PYTHON
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def is_given(name: str) -> bool:
+    """Whether the command line of the running command has this option."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

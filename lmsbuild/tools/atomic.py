@@ -46,7 +46,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         path.write_bytes(data)
         return
     path = path.resolve()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     unfinished = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:

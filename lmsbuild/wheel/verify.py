@@ -146,11 +146,7 @@ def _names(subject: _Subject) -> Check:
     version = str(subject.version)
     if LOCAL_VERSION not in (subject.version.local or "").split("."):
         problems.append(f"version {version} has no {LOCAL_VERSION}")
-    if subject.dist_info != f"torch-{version}.dist-info":
-        problems.append(f"{subject.dist_info} does not belong to version {version}")
-    metadata = integrity.read_text(subject.wheel, f"{subject.dist_info}/METADATA")
-    if f"\nVersion: {version}\n" not in metadata.replace("\r\n", "\n").split("\n\n")[0] + "\n":
-        problems.append(f"METADATA does not say version {version}")
+    problems += version_problems(subject.wheel, subject.dist_info, basewheel.PROJECT, version)
     if VERSION_MEMBER not in subject.wheel.NameToInfo:
         problems.append(f"{VERSION_MEMBER} is missing")
     elif (
@@ -159,6 +155,17 @@ def _names(subject: _Subject) -> Check:
     ):
         problems.append(f"torch.__version__ has no {LOCAL_VERSION}")
     return Check(name="version", detail=version, problems=problems)
+
+
+def version_problems(
+    wheel: zipfile.ZipFile, dist_info: str, package: str, version: str
+) -> Iterator[str]:
+    """Where the dist-info of a package's wheel says another version than this."""
+    if dist_info != f"{package}-{version}.dist-info":
+        yield f"{dist_info} does not belong to version {version}"
+    metadata = integrity.read_text(wheel, f"{dist_info}/METADATA")
+    if f"\nVersion: {version}\n" not in metadata.replace("\r\n", "\n").split("\n\n")[0] + "\n":
+        yield f"METADATA does not say version {version}"
 
 
 def _is_from_source(subject: _Subject) -> bool:

@@ -19,6 +19,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from files import PYTEST
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
@@ -33,7 +35,6 @@ class Part:
     under: tuple[str, ...] = ()  # what starts the interpreter
 
 
-PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
 SUITE = (*PYTEST, "tests/suite", "-k")
 HALF = "without_fragments or within_the_limit"
 RUNTIME = Part(command=("tests/gpu/files.py", "tests/runtime", "--out", "{out}"), seconds=900)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 LIMIT = 600
 """Seconds that one file may take."""
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider")
 NO_TESTS = 5
 TOTAL = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
 
@@ -29,7 +29,10 @@ def run(file: Path, log: Path) -> int | None:
     with log.open("w") as output:
         try:
             return subprocess.run(
-                [*PYTEST, str(file)], stdout=output, stderr=subprocess.STDOUT, timeout=LIMIT
+                [sys.executable, *PYTEST, str(file)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT,
             ).returncode
         except subprocess.TimeoutExpired:
             return None

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from lmsbuild import console
-from lmsbuild.cli.options import architecture_option, python_option
+from lmsbuild.cli.options import architecture_option, is_given, python_option
 from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.cli.types import EXISTING_FILE, TAG
 from lmsbuild.conda import package
@@ -85,11 +84,6 @@ def command(
     Without TAG: of the newest release proven on a GPU. With --addon, or with a wheel of `lmsbuild
     addon`, packages of torch-lms are made, one for each major version of CUDA.
     """
-    context = click.get_current_context()
-
-    def is_given(name: str) -> bool:
-        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
     if wheel is not None and (tag or is_given("architecture") or python or base):
         raise click.UsageError(
             "--wheel says tag, architecture, Python and base itself: leave them out"

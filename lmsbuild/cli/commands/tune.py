@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
 from lmsbuild import console
 from lmsbuild.cli.fake_options import fake_options
 from lmsbuild.cli.machine_options import host_option, link_options, machine
-from lmsbuild.cli.options import json_option
+from lmsbuild.cli.options import is_given, json_option
 from lmsbuild.cli.progress import StageDisplay
 from lmsbuild.cli.types import BYTES, FUNCTION
 from lmsbuild.resources import patches_dir
@@ -203,9 +202,8 @@ def _show(found: Tuned, memory: int) -> None:
 
 def _refuse(what: str, *options: str) -> None:
     """Refuses options that say something about the question that is not asked."""
-    context = click.get_current_context()
     for name in options:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if is_given(name):
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect with {what}")
 
 

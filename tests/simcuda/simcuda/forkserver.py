@@ -1,6 +1,6 @@
 """A process that has torch and the simulated device loaded, and forks itself for each child.
 
-    child = ForkServer.launch(requests, replies, output, environment)
+    child = ForkServer.launch(python, requests, replies, output, environment)
 
 A new process takes more than a second for that, and most scenarios take less. Nothing has used the
 device before the fork, so a child is as good as new; one that needs an environment of its own has

@@ -236,12 +236,14 @@ def _guard_packages():
     packages = getattr(torch._C, "_aoti", None)
     for name in ("AOTIModelContainerRunnerCuda", "AOTIModelPackageLoader"):
         kind = getattr(packages, name, None)
-        for method in ("run", "boxed_run"):
+        for method, guarded in (
+            ("run", lms._as_operator),
+            ("boxed_run", lms._as_operator),
+            ("load_constants", _keeps_constants),
+            ("update_constant_buffer", _keeps_constants),
+        ):
             if kind is not None and hasattr(kind, method):
-                setattr(kind, method, lms._as_operator(getattr(kind, method)))
-        for method in ("load_constants", "update_constant_buffer"):
-            if kind is not None and hasattr(kind, method):
-                setattr(kind, method, _keeps_constants(getattr(kind, method)))
+                setattr(kind, method, guarded(getattr(kind, method)))
 
 
 def _keeps_constants(function):

@@ -309,16 +309,16 @@ int lms_set_planning(int enabled) {
   });
 }
 
+int lms_get_planning() {
+  return Runtime::get().settings.plan;
+}
+
 int lms_set_readable(int readable) {
   return checked([&] {
     const Lock lock;
     compat::readable = readable != 0;
     Runtime::get().each([](Pager& pager) { pager.update_access(); });
   });
-}
-
-int lms_get_planning() {
-  return Runtime::get().settings.plan;
 }
 
 int lms_set_compression(int setting) {

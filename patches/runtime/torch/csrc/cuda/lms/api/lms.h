@@ -90,10 +90,11 @@ LMS_API int lms_checks(int device, const char** why);
 
 // Whether LMS learns which iterations repeat, and plans them.
 LMS_API int lms_set_planning(int enabled);
+LMS_API int lms_get_planning(void);
+
 // Whether reading the data of a storage that is paged out gives a null pointer instead of an error:
 // the profiler's look at modules and optimizers ends the process otherwise.
 LMS_API int lms_set_readable(int readable);
-LMS_API int lms_get_planning(void);
 
 // Which blocks are compressed on their way to the host: 0 those that shrink while transfers hold up
 // the program, 1 all, 2 none.

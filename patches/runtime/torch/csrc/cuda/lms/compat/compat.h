@@ -77,17 +77,15 @@ inline void* nowhere() {
 // Whether the data of all storages can be read without an error; nowhere() is found then.
 inline std::atomic<bool> readable{false};
 
+// Call this for a storage whose access is forbidden when `readable` has changed.
+inline void update_access(c10::StorageImpl& storage) {
+  set_access_flags(storage, /*reading=*/!readable, /*writing=*/readable);
+}
+
 // From now on, each access to the data throws c10::Error with this message.
 inline void forbid_access(c10::StorageImpl& storage, std::string message) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
-  if (readable) {
-    set_access_flags(storage, /*reading=*/false, /*writing=*/true);
-  }
-}
-
-// The same for a storage whose access was forbidden before `readable` has changed.
-inline void update_access(c10::StorageImpl& storage) {
-  set_access_flags(storage, /*reading=*/!readable, /*writing=*/readable);
+  update_access(storage);
 }
 
 // Whether the profiler looks at the addresses of this thread's operators.

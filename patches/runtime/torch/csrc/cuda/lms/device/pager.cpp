@@ -27,6 +27,15 @@ compat::StrongStorage owner_of(const Block& block) {
   return owner.lock();
 }
 
+// A reason to stay for each of the blocks.
+std::deque<Stay> stays_of(Registry& registry, const std::vector<Block*>& blocks) {
+  std::deque<Stay> stays;
+  for (Block* const block : blocks) {
+    stays.emplace_back(registry, *block);
+  }
+  return stays;
+}
+
 } // namespace
 
 Pager::Pager(
@@ -210,10 +219,7 @@ void Pager::restore() {
   // Every block gets a reason to stay before the first page-in, so that a page-in cannot page out
   // another block.
   const std::vector<Block*> blocks = registry.blocks();
-  std::deque<Stay> stays;
-  for (Block* const block : blocks) {
-    stays.emplace_back(registry, *block);
-  }
+  const std::deque<Stay> stays = stays_of(registry, blocks);
   for (Block* const block : blocks) {
     if (block->state.is(State::Freed)) {
       continue; // freed during a pause
@@ -260,10 +266,7 @@ void Pager::restore() {
 
 void Pager::update_access() {
   const std::vector<Block*> blocks = registry.blocks();
-  std::deque<Stay> stays;
-  for (Block* const block : blocks) {
-    stays.emplace_back(registry, *block);
-  }
+  const std::deque<Stay> stays = stays_of(registry, blocks);
   for (Block* const block : blocks) {
     if (!block->state.is(State::Freed) && block->hidden) {
       compat::StrongStorage storage = owner_of(*block);

@@ -94,10 +94,9 @@ void Follower::used(Block& block, bool write) {
   const uint32_t before = lately ? block.followed.value : 0;
   appeared(block, recorder_.used(block.followed, block.size, write), before);
   const uint32_t number = block.followed.value;
-  seen_.origins.resize(std::max<size_t>(seen_.origins.size(), number + 1));
-  seen_.origins[number] = block.origin;
-  seen_.stay.resize(seen_.origins.size());
-  seen_.stay[number] = seen_.stay[number] || block.stays.lasting();
+  seen_.blocks.resize(std::max<size_t>(seen_.blocks.size(), number + 1));
+  Seen::Of& seen = seen_.blocks[number];
+  seen = {block.origin, seen.stays || block.stays.lasting()};
 }
 
 void Follower::allocated(Block& block) {
@@ -476,8 +475,8 @@ void Follower::make_plans() {
 void Follower::set_blocks(Script& script) const {
   const Seen& seen = script.seen();
   plan::Trace& trace = script.trace();
-  for (size_t i = 0; i < trace.blocks.size() && i + 1 < seen.stay.size(); ++i) {
-    trace.blocks[i].stays = seen.stay[i + 1];
+  for (size_t i = 0; i < trace.blocks.size() && i + 1 < seen.blocks.size(); ++i) {
+    trace.blocks[i].stays = seen.blocks[i + 1].stays;
   }
   for (const Seen::Rest& rest : seen.rest) {
     plan::Block block;
@@ -491,11 +490,11 @@ void Follower::set_blocks(Script& script) const {
 
 // Tells the planner how far blocks shrink.
 void Follower::set_shares(Script& script, bool compress) {
-  const std::vector<Origin>& origins = script.seen().origins;
+  const std::vector<Seen::Of>& seen = script.seen().blocks;
   std::vector<plan::Block>& blocks = script.trace().blocks;
-  for (size_t i = 0; i < blocks.size() && i + 1 < origins.size(); ++i) {
+  for (size_t i = 0; i < blocks.size() && i + 1 < seen.size(); ++i) {
     const auto bytes = static_cast<size_t>(blocks[i].bytes);
-    blocks[i].share = compress ? mover_.supply().packing().share(origins[i + 1], bytes) : 1;
+    blocks[i].share = compress ? mover_.supply().packing().share(seen[i + 1].origin, bytes) : 1;
   }
 }
 

@@ -29,8 +29,11 @@ struct Action {
 
 // What is known of an iteration's blocks besides what operators do with them.
 struct Seen {
-  std::vector<Origin> origins; // by number
-  std::vector<bool> stay; // by number: whether the block stayed for more than an operator
+  struct Of {
+    Origin origin;
+    bool stays = false; // for more than an operator
+  };
+  std::vector<Of> blocks; // by number
   // Blocks of the iteration before that nothing used any more.
   struct Rest {
     plan::Place freed; // in this iteration

@@ -94,8 +94,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
     return nullptr;
   }
   const bool view = op.kind == Operator::Kind::Transparent && !op.range;
-  const bool looked_at = view && !Guard::in_node() && compat::profiler_looks();
-  if (op.range || (view && !Guard::in_node() && !looked_at)) {
+  const bool of_node = view && Guard::in_node();
+  if (op.range || (view && !of_node && !compat::profiler_looks())) {
     return nullptr;
   }
   Inputs inputs;
@@ -103,7 +103,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   for (size_t i = 0; i < arguments.size(); ++i) {
     collect(arguments[i], op.may_write(i), inputs);
   }
-  if (view && !looked_at) {
+  if (of_node) {
     Guard::node_inputs(inputs);
   } else {
     Guard::inputs(inputs, op.collective);

@@ -8,6 +8,17 @@
 
 namespace torch::cuda::lms {
 
+namespace {
+
+// Whether the block's host copy only saves time. Until it has memory, the copy of a block that is
+// paged in is the only one.
+bool saves_time(const Block& block) {
+  return block.host && (block.state.is(State::Resident) ||
+                        (block.state.is(State::PagingIn) && block.on_device()));
+}
+
+} // namespace
+
 // ---- host memory and hashes of a block ----
 
 bool Supply::take(Block& block, bool release) {
@@ -75,24 +86,24 @@ void Supply::drop(Block& block) {
   block.host = {};
 }
 
-bool Supply::drop_clean_copies(size_t bytes) {
-  // Until it has memory, the copy of a block that is paged in is the only one.
-  const auto droppable = [](const Block& block) {
-    return block.host && (block.state.is(State::Resident) ||
-                          (block.state.is(State::PagingIn) && block.on_device()));
-  };
-  size_t found = 0;
-  registry_.each([&](Block& block) { found += droppable(block) ? block.host.buffer.size() : 0; });
-  if (found == 0 || (found < bytes && bytes != SIZE_MAX)) {
-    return false; // the other copies still save time
-  }
+void Supply::drop_clean_copies(size_t bytes) {
   size_t dropped = 0;
   registry_.each([&](Block& block) {
-    if (dropped < bytes && droppable(block)) {
+    if (dropped < bytes && saves_time(block)) {
       dropped += block.host.buffer.size();
       drop(block);
     }
   });
+}
+
+// Drops as many of these copies as give this number of bytes; none if all are not enough.
+bool Supply::give_up_copies(size_t bytes) {
+  size_t found = 0;
+  registry_.each([&](Block& block) { found += saves_time(block) ? block.host.buffer.size() : 0; });
+  if (found < bytes) {
+    return false;
+  }
+  drop_clean_copies(bytes);
   return true;
 }
 
@@ -144,7 +155,7 @@ void Supply::provide() {
     } catch (const c10::Error&) {
       if (arena_.oldest() || slots_.oldest()) {
         wait_for_copy();
-      } else if (!drop_clean_copies(wanted)) {
+      } else if (!give_up_copies(wanted)) {
         throw;
       }
     }

@@ -39,9 +39,8 @@ class Supply {
 
   // The block's host copy is not needed any more, or not true any more.
   void drop(Block& block);
-  // Drops host copies of resident blocks until this number of bytes is dropped. Returns false if
-  // there were none.
-  bool drop_clean_copies(size_t bytes);
+  // Drops host copies of blocks that are on the device until this number of bytes is dropped.
+  void drop_clean_copies(size_t bytes);
 
   // Called when page-outs are likely soon: makes what they need while there is still memory for it.
   // Both return whether they have paused the mutex.
@@ -98,6 +97,7 @@ class Supply {
 
  private:
   bool prepared() const;
+  bool give_up_copies(size_t bytes);
   void make_kernels();
   bool extend(Block& block);
   void wait_for_copy();

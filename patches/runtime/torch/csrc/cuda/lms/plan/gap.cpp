@@ -84,10 +84,17 @@ std::vector<Gap> gaps_of(const Trace& trace) {
   return gaps;
 }
 
-std::vector<int64_t> living(const Trace& trace) {
+namespace {
+
+// What is unmanaged, and the living blocks that count, at each operator.
+template <class F>
+std::vector<int64_t> living(const Trace& trace, F counts) {
   std::vector<int64_t> bytes(trace.operators.size(), 0);
   int64_t always = trace.unmanaged;
   for (const Block& block : trace.blocks) {
+    if (!counts(block)) {
+      continue;
+    }
     if (block.persistent()) {
       always += block.bytes;
     } else {
@@ -105,21 +112,18 @@ std::vector<int64_t> living(const Trace& trace) {
   return bytes;
 }
 
+} // namespace
+
+std::vector<int64_t> living(const Trace& trace) {
+  return living(trace, [](const Block&) { return true; });
+}
+
 std::vector<int64_t> needed(const Trace& trace) {
-  std::vector<int64_t> bytes(trace.operators.size(), trace.unmanaged);
+  std::vector<int64_t> bytes = living(trace, [](const Block& block) { return block.stays; });
   const std::vector<std::vector<BlockUse>> all = uses_of(trace);
   for (size_t i = 0; i < all.size(); ++i) {
-    const Block& block = trace.blocks[i];
-    if (block.stays) {
-      const Place first = block.persistent() ? 0 : block.allocated;
-      const Place last = block.persistent() ? trace.size() - 1 : block.freed;
-      for (Place place = first; place <= last; ++place) {
-        bytes[place] += block.bytes;
-      }
-      continue;
-    }
     for (const BlockUse& use : all[i]) {
-      bytes[use.place] += block.bytes;
+      bytes[use.place] += trace.blocks[i].stays ? 0 : trace.blocks[i].bytes;
     }
   }
   return bytes;

@@ -241,7 +241,7 @@ bool Room::has_room(size_t bytes) {
   if (allocated - std::min(allocated, mover_.limbo().bytes()) + bytes > limit) {
     return false;
   }
-  // The native allocator may be allowed less at present, and the device may have less.
+  // The native allocator may be allowed less at present.
   const bool from_device = reserved + bytes <= limit && limit_.cap().admits(reserved, bytes);
   return from_device || native_.largest_free(device_) >= bytes;
 }
