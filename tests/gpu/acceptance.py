@@ -38,6 +38,8 @@ class Row:
     reserve_gb: float = 0.0  # host memory that is pinned before the first iteration
     cap_gb: float = 0.0  # of set_per_process_memory_fraction: a GPU of that size
     expandable: bool = False  # the allocator's expandable_segments:True
+    compression: str = ""  # else what the environment says
+    unchecked: bool = False  # without the release check
 
 
 ROWS = {
@@ -47,6 +49,16 @@ ROWS = {
     "limit13.1": Row(title="LMS on, limit 13.1 GB", lms=True, limit_gb=13.1),
     "limit12.5": Row(title="LMS on, limit 12.5 GB", lms=True, limit_gb=12.5),
     "limit12": Row(title="LMS on, limit 12 GB", lms=True, limit_gb=12),
+    "checked": Row(
+        title="LMS on, limit 12 GB, no compression", lms=True, limit_gb=12, compression="off"
+    ),
+    "unchecked": Row(
+        title="LMS on, limit 12 GB, no compression, no release check",
+        lms=True,
+        limit_gb=12,
+        compression="off",
+        unchecked=True,
+    ),
     "reserved": Row(
         title="LMS on, limit 12 GB, 12 GB of host memory reserved",
         lms=True,
@@ -77,6 +89,11 @@ def measure(row: Row, *, batch: int, iterations: int) -> dict[str, Any]:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(row.cap_gb * GB / total)
     if row.lms:
+        import torch.cuda.lms
+
+        if row.compression:
+            torch.cuda.lms.set_compression(row.compression)
+        torch.cuda.lms._set_unchecked(row.unchecked)
         torch.cuda.set_limit_lms(int(row.limit_gb * GB))
         torch.cuda.set_enabled_lms(True)
 

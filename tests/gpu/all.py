@@ -69,6 +69,7 @@ PARTS = {
         seconds=120,
         alone=True,
     ),
+    "check": Part(command=("tests/gpu/check.py", "--out", "{out}"), seconds=240, alone=True),
     "overhead": Part(
         command=("tests/gpu/overhead.py", "--out", "{out}", "--processes", "5"),
         seconds=300,

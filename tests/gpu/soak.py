@@ -4,7 +4,7 @@
 
 needs a GPU and a torch with Large Model Support. Prints tables, and leaves soak.json and soak.md in
 DIR. Exits 1 when a loss has other bits than without LMS, when training fails, or when memory of
-the device or the host grows in the second half of iterations that are all alike. Times are
+the device or the host leaks in the second half of iterations that are all alike. Times are
 shown, and judged by nobody.
 """
 
@@ -31,7 +31,7 @@ WINDOWS = 10
 WIDTH, HEADS, LAYERS, WORDS = 512, 8, 4, 4096
 HOST = ("host_bytes.current", "host_used_bytes.peak", "host_busy_bytes.peak")
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-RSS_NOISE = 64 * MIB
+NOISE = 64 * MIB
 """Bytes that a process may grow by without being called leaky."""
 
 
@@ -167,12 +167,28 @@ def wrong(row: Row, with_lms: dict[str, Any], without: dict[str, Any]) -> str:
     )
     if not same:
         return f"other losses ({caught} operators went on without memory)"
-    for name, noise in (("reserved_bytes", 0), ("host_bytes.current", 0), ("rss_bytes", RSS_NOISE)):
-        # The first tenth is the warm-up; with changing shapes the largest comes by chance.
-        early = max(window[name] for window in windows[1 : WINDOWS // 2])
-        late = max(window[name] for window in windows[WINDOWS // 2 :])
-        if not row.changing and late > early + noise:
-            return f"{name} grew from {early} to {late}"
+    return "" if row.changing else leak(windows)
+
+
+def leak(windows: list[dict[str, Any]]) -> str:
+    """What grew in the second half, or nothing. How much is paged out at a time may change.
+
+    Bytes that are pinned although they were never needed at the same time leak, and so does what
+    the process has beside pinned memory.
+    """
+    kept: dict[str, list[int]] = {"reserved": [], "pinned in vain": [], "not pinned": []}
+    busy = 0
+    for window in windows:
+        busy = max(busy, window["host_busy_bytes.peak"])
+        pinned = window["host_bytes.current"]
+        kept["reserved"].append(window["reserved_bytes"])
+        kept["pinned in vain"].append(pinned - busy)
+        kept["not pinned"].append(window["rss_bytes"] - pinned)
+    for name, bytes_ in kept.items():
+        # The first tenth is the warm-up.
+        early, late = max(bytes_[1 : WINDOWS // 2]), max(bytes_[WINDOWS // 2 :])
+        if late > early + (0 if name == "reserved" else NOISE):
+            return f"{name}: grew from {early} to {late} bytes"
     return ""
 
 

@@ -114,6 +114,14 @@ def first_page_outs() -> None:
     gc.freeze()
 
 
+def forget_errors() -> None:
+    """Frees the tensors of a test that failed: pytest keeps its frames for debuggers."""
+    for name in ("last_exc", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
+
+
 @pytest.fixture
 def uncompressed(clean_slate: None) -> None:
     """For tests of copies, for which the copy engine is called."""
@@ -126,6 +134,7 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
 
     Fails the test if the race checker reports anything, or if the test does not free its memory.
     """
+    forget_errors()
     torch.cuda.set_size_lms(SMALL)
     torch.cuda.lms.set_compression(COMPRESSION)
     torch.cuda.set_limit_lms(0)
@@ -151,6 +160,7 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
     torch.cuda.lms._set_late(False)
     torch.cuda.lms._set_shuffle(False)
     torch.cuda.lms._set_verify_clean(False)
+    torch.cuda.lms._set_unchecked(False)
     gc.collect()
     races = DEVICE.races()
     torch.cuda.set_limit_lms(0)

@@ -130,6 +130,20 @@ def test_it_is_counted():
     assert stat("release_caught") == 1
 
 
+@since((2, 0), "writes that no operator shows: the seam and the hooks see every access")
+def test_without_the_check_it_is_lost(uncompressed):
+    """So that what tests/gpu/check.py measures without the check is without it."""
+    torch.cuda.lms._set_unchecked(True)
+    y = managed(torch.zeros_like(pattern(1)))
+    evict()
+    y.sum()
+    write_unseen(y, resident_source(7))
+    evict()
+    torch.cuda.synchronize()
+    assert stat("release_caught") == 0
+    assert torch.equal(y.cpu(), torch.zeros_like(pattern(1, device="cpu")))
+
+
 def warned(_):
     import ctypes
     import warnings

@@ -1891,6 +1891,11 @@ def _set_verify_clean(enable):
     _check(_load().lms_set_option(b"verify_clean", int(enable)))
 
 
+def _set_unchecked(enable):
+    """Sets whether to leave out the release check, which loses unseen writes. For tests of time."""
+    _check(_load().lms_set_option(b"unchecked", int(enable)))
+
+
 def _violations(device):
     """What _set_verify() has counted on a device: unseen writes, and blocks that lost bytes."""
     values = _values(device)

@@ -394,6 +394,8 @@ int lms_set_option(const char* name, int value) {
     settings.verify_clean = value != 0;
   } else if (std::strcmp(name, "verify") == 0) {
     settings.verify = value != 0;
+  } else if (std::strcmp(name, "unchecked") == 0) {
+    settings.unchecked = value != 0;
   } else if (std::strcmp(name, "keep_plans") == 0) {
     settings.keep_plans = value;
   } else if (std::strcmp(name, "watch") == 0) {

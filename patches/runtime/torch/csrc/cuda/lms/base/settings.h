@@ -52,6 +52,10 @@ struct Settings {
   // Like verify_clean, but compare every block with its host copy once more after the release
   // check, before its memory is given up. For tests: this counts writes that would be lost.
   Published<bool> verify{false};
+
+  // Neither hash nor compare what is copied, so that unseen writes may be lost. For tests that
+  // measure what the release check costs.
+  Published<bool> unchecked{false};
 };
 
 } // namespace torch::cuda::lms

@@ -231,6 +231,11 @@ void Mover::behind_uses(Block& block, cudaStream_t stream, bool everything) {
   }
 }
 
+// Whether the block's bytes are hashed when they are copied, and again when its memory is given up.
+bool Mover::checked(const Block& block) const {
+  return block.host.hash && (!settings_.unchecked || block.host.packed != codec::Kind::None);
+}
+
 bool Mover::start_page_out(Block& block) {
   const c10::cuda::CUDAGuard guard(device_);
   // Without a hash, unseen uses are assumed to write.
@@ -242,7 +247,7 @@ bool Mover::start_page_out(Block& block) {
   }
   block.busy_until = 0;
   // The first stream that reads the block.
-  const cudaStream_t first = block.host.hash ? transfer_.ahead() : transfer_.out();
+  const cudaStream_t first = checked(block) ? transfer_.ahead() : transfer_.out();
   try {
     behind_uses(block, first, unseen);
     if (unseen && block.home && lasting(*block.home)) {
@@ -254,7 +259,7 @@ bool Mover::start_page_out(Block& block) {
     if (block.host.touched) {
       block.host.touched->block(transfer_.out()); // it is about to be overwritten
     }
-    if (block.host.hash) {
+    if (checked(block)) {
       // The hash is computed before the copy: a write in between is then copied, and the release
       // check finds a different hash.
       checker().hash(*block.host.hash, block.memory.get(), block.size, first);
@@ -320,7 +325,7 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
     if (!copied && (settings_.verify || settings_.verify_clean) && !matches(block)) {
       ++stats_.clean_violations;
     }
-    if (block.host.hash) {
+    if (checked(block)) {
       const Checker::Slot hash = *block.host.hash;
       checker().check(hash, block.memory.get(), block.size, home);
       if (block.host.packed != codec::Kind::None) {

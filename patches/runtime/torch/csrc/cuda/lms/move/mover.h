@@ -191,6 +191,7 @@ class Mover {
   Outcome with_storage(Block& block, bool release, F move);
   void wait_for(const EventRef& transfer, cudaStream_t stream);
   void show(compat::Range& range, const char* transfer, const Block& block) const;
+  bool checked(const Block& block) const;
   void copy_out(Block& block);
   void copy_in(Block& block, void* memory);
   size_t copy_bytes(const Block& block) const;
