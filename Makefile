@@ -10,6 +10,14 @@ VENV := .venv
 BIN  := $(VENV)/bin
 CXX_FILES = $$(find patches tests lmsbuild/data -name '*.cpp' -o -name '*.h')
 
+# It is made once, and would be used without a word.
+ifneq ($(and $(filter command,$(origin PYTHON)),$(wildcard $(BIN)/python),$(filter-out clean,$(MAKECMDGOALS))),)
+version_of = $(shell $(1) -c 'import sys; print(*sys.version_info[:2])')
+ifneq ($(call version_of,$(PYTHON)),$(call version_of,$(BIN)/python))
+$(error $(VENV) has another Python than $(PYTHON); remove it first: rm -r $(VENV))
+endif
+endif
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help wheel conda release release-dry release-matrix test docs man cross matrix nightly syntax oracle mutants sanitizers in-tree lint format clean

@@ -227,9 +227,7 @@ def _extract(path: Path, component: str, folder: Path) -> list[tarfile.TarInfo]:
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DamagedWheelError(f"{path.name} cannot be unpacked ({error})") from error
     except Exception as error:
-        # Those of zstd: conda-package-streaming takes one of several libraries. And OSErrors
-        # without a number are decompressors', not the disk's.
-        if type(error).__name__ == "ZstdError" or getattr(error, "errno", 0) is None:
+        if _of_decompressor(error):
             raise DamagedWheelError(f"{path.name} cannot be unpacked ({error})") from error
         raise
     return found
@@ -246,10 +244,24 @@ def _members(path: Path, component: str) -> Iterator[tuple[tarfile.TarFile, tarf
         raise ForeignWheelError(f"{path}: no such file")
     try:
         yield from stream_conda_component(str(path), component=component)
-    except (tarfile.TarError, zipfile.BadZipFile, LookupError, EOFError, OSError) as error:
-        if isinstance(error, tarfile.FilterError):
-            raise
-        raise DamagedWheelError(f"{path.name} is not a complete conda package ({error})") from error
+    except tarfile.FilterError:
+        raise
+    except Exception as error:
+        known = (tarfile.TarError, zipfile.BadZipFile, LookupError, EOFError, OSError)
+        if isinstance(error, known) or _of_decompressor(error):
+            raise DamagedWheelError(
+                f"{path.name} is not a complete conda package ({error})"
+            ) from error
+        raise
+
+
+def _of_decompressor(error: Exception) -> bool:
+    """Whether an error says that compressed data is damaged.
+
+    conda-package-streaming takes one of several libraries for zstd. And OSErrors without a number
+    are decompressors', not the disk's.
+    """
+    return type(error).__name__ == "ZstdError" or getattr(error, "errno", 0) is None
 
 
 def _index(path: Path, data: bytes) -> dict[str, Any]:

@@ -26,7 +26,8 @@ def main():
         "trial": None,
     }
     # A folder called torch in the current one is not what programs elsewhere import.
-    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+    if sys.path[:1] == [""]:
+        del sys.path[0]
     try:
         import torch
     except Exception as error:

@@ -82,6 +82,8 @@ class PackageIndex:
 
     def entries(self) -> list[Entry]:
         """What the index says, by project. Raises WheelIndexError if it cannot be read."""
+        if not self.folder.is_dir():
+            raise WheelIndexError(f"{self.folder}: no such folder")
         path = self.folder / SIMPLE / JSON
         try:
             found: list[Entry] = []

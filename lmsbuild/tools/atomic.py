@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -46,6 +47,8 @@ def write_bytes(path: Path, data: bytes) -> None:
         path.write_bytes(data)
         return
     path = path.resolve()
+    if not path.parent.exists():  # else the error would name a file that nobody asked for
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     unfinished = Path(name)
     try:

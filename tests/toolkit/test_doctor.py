@@ -151,6 +151,12 @@ def test_what_is_wrong(told: Any, options: dict[str, Any], expected: str) -> Non
     assert more == []
 
 
+def test_in_the_folder_of_an_overlay(told: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "site").mkdir()
+    monkeypatch.chdir(tmp_path / "site")
+    assert wrong(told()) == []
+
+
 def test_a_library_that_is_a_part_of_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,19 @@ def test_a_truncated_package(fake: FakeTorch, tmp_path: Path, suffix: str) -> No
     base.write_bytes(base.read_bytes()[:2000])
     with pytest.raises(DamagedWheelError, match=r"not a complete conda package|cannot be unpacked"):
         build(fake, base, tmp_path / "out", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("part", ["info", "pkg"])
+def test_a_part_that_is_not_compressed(fake: FakeTorch, tmp_path: Path, part: str) -> None:
+    base = write_package(tmp_path / f"{STEM}.conda", files_of(fake))
+    with zipfile.ZipFile(base) as package:
+        parts = {name: package.read(name) for name in package.namelist()}
+    with zipfile.ZipFile(base, "w") as package:
+        for name, data in parts.items():
+            package.writestr(name, b"not zstd" if name.startswith(part) else data)
+    with pytest.raises(DamagedWheelError, match=base.name):
+        condabase.release(base)
+        condabase.unpack(base, [], tmp_path / "out")
 
 
 @pytest.mark.parametrize("suffix", condabase.SUFFIXES)

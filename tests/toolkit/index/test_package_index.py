@@ -294,8 +294,9 @@ def test_the_command(tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["index", str(folder), *arguments])
         return result.exit_code, result.output
 
-    code, output = run()
-    assert (code, "no such folder" in output) == (WheelIndexError.exit_code, True)
+    for option in ((), ("--check",)):
+        code, output = run(*option)
+        assert (code, "no such folder" in output) == (WheelIndexError.exit_code, True)
     code, output = run(str(wheel))
     assert (code, output.splitlines()[-1]) == (0, str(folder / "simple"))
     assert "1 wheel of thing" in output

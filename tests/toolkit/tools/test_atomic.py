@@ -57,6 +57,12 @@ def test_a_write_that_fails_keeps_the_old_content(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        atomic.write_bytes(tmp_path / "gone" / "file", b"new")
+    assert raised.value.filename == str(tmp_path / "gone")
+
+
 def test_a_written_file_is_as_public_as_any_other(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
