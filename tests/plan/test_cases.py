@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from test_replay import check
@@ -73,6 +74,17 @@ def test_a_block_that_nothing_uses_leaves_for_nothing(planner: Planner) -> None:
     (move,) = result.moves
     assert (move.block, move.copy_after, move.copies) == (0, NONE, False)
     assert (result.bytes_moved, result.seconds) == (0, 2.0)
+
+
+def test_blocks_that_nothing_uses_leave_before_others(planner: Planner) -> None:
+    trace = chain([3e8] * 24, [4e-3] * 24, parameters=[1e8] * 24, states=2, kept=4)
+    used = max(living(trace))
+    draw = random.Random(0)
+    sizes = (110_000_000, 130_000_000, 90_000_000, 300_000_000)
+    trace.blocks += [Block(draw.choice(sizes)) for _ in range(24)]
+    for more in (10_000_000, 100_000_000, 250_000_000, 500_000_000):
+        result = planner.plan(trace, Machine(used + more, 25e9, 25e9, 1e-5))
+        assert (result.bytes_out, result.bytes_in) == (0, 0), more
 
 
 def test_what_is_only_read_is_never_copied_out(planner: Planner) -> None:

@@ -6,9 +6,10 @@ import inspect
 
 import pytest
 import torch
-from releases import since, untyped_storage
+from releases import RELEASE, since, untyped_storage
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
+from torch.cuda import lms_launch
 from torch.utils import dlpack
 
 EXPORTS = {
@@ -314,19 +315,51 @@ def test_the_smallest_storages_are_not_managed():
     assert x.sum().item() == 4
 
 
-def test_an_interrupt_when_a_region_has_begun(monkeypatch):
-    """Python raises it when the call that brings the region's storages returns."""
-    begin = torch.cuda.lms._library.lms_begin_region
+def interrupts(monkeypatch, name):
+    """Makes a function of the library raise when it returns, as Python does after a long wait."""
+    begin = getattr(torch.cuda.lms._library, name)
 
     def interrupted(*arguments):
         begin(*arguments)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(torch.cuda.lms._library, name, interrupted)
+
+
+def fill(x):
+    untyped_storage(x).fill_(0)
+
+
+def hook(x):
+    torch.cuda.lms._as_hook(lambda x: x.sum())(x)
+
+
+def compiled(x):
+    lms_launch.call(lambda code, x: x.sum(), None, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "enabled", "called"),
+    [
+        ("lms_begin_region", True, fill),
+        ("lms_begin_hook", True, hook),
+        ("lms_begin_compiled", True, compiled),
+        ("lms_count_region", False, fill),
+        ("lms_count_region", False, hook),
+    ],
+)
+def test_an_interrupt_when_a_region_has_begun(monkeypatch, name, enabled, called):
+    if called is compiled and RELEASE < (2, 0):
+        pytest.skip("there is no torch.compile")
     x, y = managed(pattern(1)), managed(pattern(1, start=3))
-    monkeypatch.setattr(torch.cuda.lms._library, "lms_begin_region", interrupted)
+    torch.cuda.set_enabled_lms(enabled)
+    interrupts(monkeypatch, name)
     with pytest.raises(KeyboardInterrupt):
-        untyped_storage(x).fill_(0)
+        called(x)
     monkeypatch.undo()
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    managed(x)
     y.sum()
     evict()
     assert not is_resident(x)

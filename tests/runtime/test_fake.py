@@ -317,6 +317,32 @@ def test_a_fused_optimizer(record, tmp_path):
     assert "aten::_fused_sgd_" in operators(trace_of(tmp_path / "trace.json"))
 
 
+TWO_OPTIMIZERS = """
+model = torch.nn.ModuleList([torch.nn.Linear(1024, 1024) for _ in range(2)]).cuda()
+optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+
+def iteration():
+    x = torch.ones(1024, 1024, device="cuda")
+    for part in model:
+        x = part(x)
+    x.sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
+@WHERE
+def test_the_iteration_of_two_optimizers(record, tmp_path):
+    record(tmp_path / "trace.json", TWO_OPTIMIZERS)
+    trace = trace_of(tmp_path / "trace.json")
+    steps = [i for i, event in enumerate(trace["events"]) if event[0] == "step"]
+    assert len(steps) == 3, "that of the other one is between"
+    between = trace["events"][steps[0] : steps[-1]]
+    # Between two steps of the last one alone, there would be none.
+    names = [trace["names"][event[3]] for event in between if event[0] == "operator"]
+    assert "aten::addmm" in names
+
+
 MOVED = """
 model = torch.nn.Linear(1024, 1024).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

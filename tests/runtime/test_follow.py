@@ -18,6 +18,7 @@ import unseen
 from conftest import DEVICE, MIB, ON_HARDWARE
 from hardware import simulated
 from releases import since
+from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
 pytestmark = since((2, 1), "hooks of all optimizers")
@@ -153,6 +154,53 @@ def test_an_iteration_that_repeats_seldom_is_planned():
         torch.cuda.lms._wait_for_plans()
         planned.append(stat("planned_iterations") - before)
     assert planned[70] == planned[71] == 1
+
+
+def test_what_follows_an_unknown_iteration_is_planned():
+    """A metric, say, of another size each second time."""
+    expected(1)
+    chain = Chain()
+    for k in range(30):
+        between = (lambda k=k: pattern(1 + k / 64)) if k % 2 else (lambda: None)
+        chain.train(pattern(1, start=k), between=between)
+        torch.cuda.lms._wait_for_plans()
+    assert stat("planned_iterations") >= 8
+
+
+def waits_of_the_host(device):
+    """Iterations that were planned in each third: in the second, the host waits for its data."""
+    import torch
+
+    mib = 1 << 20
+    torch.cuda.set_limit_lms(40 * mib)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.set_size_lms(4096)
+    torch.cuda.lms.set_compression("off")
+    stream = torch.cuda.current_stream().cuda_stream
+    planned = []
+    for k in range(75):
+        held = []
+        for value in range(14):
+            held.append(torch.full((mib,), float(value), device="cuda"))
+            device.takes(stream, 0, 1e-3, 20e-6)
+        if 25 <= k < 31:
+            device.takes(stream, 0, 0.0, 0.1)
+        while held:
+            held.pop().add_(1)
+            device.takes(stream, 0, 1e-3, 20e-6)
+        torch.cuda.lms.step()
+        torch.cuda.lms._wait_for_plans()
+        torch.cuda.synchronize()
+        if k % 25 == 24:
+            planned.append(torch.cuda.lms.stats()["planned_iterations"])
+    return planned
+
+
+@simulated
+def test_a_plan_is_not_blamed_for_what_the_host_waits_for():
+    first, _, last = run_sim(waits_of_the_host, mib=512, timing=1, to_host=4000, to_device=4000)
+    assert first > 10
+    assert last - first > 35
 
 
 def test_what_a_plan_transfers_can_be_moved_meanwhile():

@@ -296,6 +296,14 @@ def test_the_stream_of_a_launch_of_numba():
     found = launches._stream_of_numba((), 1, 1, Stream(), 0)
     assert found.cuda_stream == stream.cuda_stream
 
+    class Configuration:  # since numba-cuda 0.30
+        pass
+
+    Configuration.stream = Stream()
+    found = launches._stream_of_numba((), Configuration())
+    assert found.cuda_stream == stream.cuda_stream
+    assert launches._stream_of_numba((), object()) is None, "of a signature to come"
+
 
 def test_constants_that_a_package_has_addresses_of():
     got = []

@@ -55,6 +55,24 @@ def test_copies_of_a_wrapped_module():
     assert loaded(x).equal(module(x))
 
 
+class Scaled(nn.Module):
+    scale = 1.0
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_a_shallow_copy_of_a_wrapped_module_is_not_the_original():
+    module = torch.cuda.lms.wrap(Scaled())
+    copied = copy.copy(module)
+    copied.scale = 3.0
+    x = inputs()
+    assert copied(x).equal(x * 3)
+    assert module(x).equal(x)
+    del module
+    assert copied(x).equal(x * 3)
+
+
 def test_replicas_of_a_wrapped_module():
     """DataParallel's, whose parameters are other tensors, and no parameters."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
 import torch
 from conftest import MIB
-from releases import since
+from releases import since, size_of
 from tensors import evict, floats, managed, pattern, stat
 from torch import nn
 
@@ -111,6 +112,66 @@ def test_iterations_without_an_optimizer(tmp_path):
         torch.cuda.lms.step()
     events = kinds(trace_of(tmp_path / "trace.json"), "step", "written")
     assert [event[0] for event in events] == ["written", "step"] * 2
+
+
+@since((2, 1), "hooks of all optimizers")
+@pytest.mark.parametrize("explicit", [False, True])
+def test_the_iteration_of_two_optimizers(tmp_path, explicit):
+    first, second = (managed(pattern(1, start=k)).requires_grad_() for k in range(2))
+    optimizers = [torch.optim.SGD([x], lr=0.1) for x in (first, second)]
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        for _ in range(3):
+            (first.square() + second).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            if explicit:
+                torch.cuda.lms.step()
+    trace = trace_of(tmp_path / "trace.json")
+    steps = [i for i, event in enumerate(trace["events"]) if event[0] == "step"]
+    per = 3 if explicit else 2
+    assert len(steps) == 3 * per
+    assert [trace["events"][i][1] for i in steps[:per]] == [
+        trace["events"][i][1] for i in steps[per : 2 * per]
+    ]
+    torch.cuda.lms.plot(tmp_path / "report.txt", link=1e9)
+    assert "aten::pow" in operators(trace)
+    # All that one iteration allocates: what only the last optimizer did would be far less.
+    text = (tmp_path / "report.txt").read_text()
+    assert re.search(r"parameters +2\.1 MB", text), text
+
+
+@since((2, 1), "hooks of all optimizers")
+def test_an_iteration_ends_with_its_last_operator(tmp_path):
+    """Without a mark there, its time would be a part of the next iteration's."""
+    x = managed(pattern(1)).requires_grad_()
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        for _ in range(3):
+            x.sum().backward()
+            optimizer.step()
+    names = [event[0] for event in trace_of(tmp_path / "trace.json")["events"]]
+    assert [names[i - 1] for i, name in enumerate(names) if name == "step"] == ["mark"] * 3
+
+
+def test_what_no_iteration_uses_is_there(tmp_path):
+    x, unused = managed(pattern(1)), managed(pattern(2))
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+        freed = managed(pattern(3))
+        del freed
+    first, *others = kinds(trace_of(tmp_path / "trace.json"), "known")
+    assert first[2] == size_of(unused)
+    assert [event[2] for event in others] == [MIB]
+
+
+def test_a_limit_that_the_gpu_does_not_have(tmp_path):
+    x = managed(pattern(1))
+    torch.cuda.set_limit_lms(1 << 50)
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+    trace = trace_of(tmp_path / "trace.json")
+    assert trace["limit_bytes"] == trace["gpu_bytes"]
 
 
 def test_times_only_grow(tmp_path):

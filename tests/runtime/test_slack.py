@@ -33,6 +33,11 @@ def test_more_that_makes_nothing_faster_is_given_up(program):
     assert parts(program, lambda part: part, lambda part: part > 985) == [985, 995, 985]
 
 
+def test_a_part_without_a_plan_is_given_up(program):
+    found = parts(program, lambda part: part, lambda part: 2 if part < 970 else 1)
+    assert found == [985, 975, 965, 975]
+
+
 def test_one_fast_iteration_is_not_enough(program):
     """Requests fail in two of three iterations, which take longer then."""
     seconds = {985: 1.0, 995: (0.9, 1.1, 1.1)}

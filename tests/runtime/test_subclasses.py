@@ -1,5 +1,8 @@
 """Tensor subclasses and modes."""
 
+import io
+
+import pytest
 import torch
 from releases import since
 from stress import assert_same_bits
@@ -67,9 +70,47 @@ def test_wrapper():
     assert_same_bits(run)
 
 
+class Plain(Pair):
+    """Does not say what it wraps."""
+
+    __tensor_flatten__ = property()  # so that hasattr() finds none
+
+
 @since((2, 1), "rules for subclasses that wrap others")
-def test_resident_holds_what_is_wrapped():
-    pair = Pair(managed(pattern(1)), managed(pattern(1, start=1)))
+@pytest.mark.parametrize("kind", [Pair, Plain])
+def test_a_wrapper_is_saved(kind):
+    """PyTorch knows one by its address, which is 0."""
+    pair = kind(managed(pattern(1)), managed(pattern(1, start=1)))
+    evict()
+    file = io.BytesIO()
+    torch.save(pair, file)
+    file.seek(0)
+    found = torch.load(file, weights_only=False)
+    assert torch.equal(found.other.cpu(), pattern(1, start=1, device="cpu"))
+    del found
+    evict()
+    assert not is_resident(pair.one)
+
+
+@since((2, 1), "rules for subclasses that wrap others")
+def test_a_tensor_that_cannot_be_read_keeps_no_other_from_being_shown():
+    class Half(Pair):
+        def __init__(self, one, other):
+            """Its attributes are still missing."""
+
+    x = managed(pattern(1))
+    half = Half(x, x)
+    torch.cuda.set_enabled_lms(False)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.reclaim_inactive()
+    assert not is_resident(x)
+    del half
+
+
+@since((2, 1), "rules for subclasses that wrap others")
+@pytest.mark.parametrize("kind", [Pair, Plain])
+def test_resident_holds_what_is_wrapped(kind):
+    pair = kind(managed(pattern(1)), managed(pattern(1, start=1)))
     evict()
     assert not torch.cuda.lms.is_resident(pair)
     with torch.cuda.lms.resident(pair):

@@ -30,7 +30,11 @@ def _stream_of_torch(grid=None, block=None, args=None, shared_mem=0, stream=None
     return stream
 
 
-def _stream_of_numba(args, griddim, blockdim, stream, sharedmem):
+def _stream_of_numba(args, *how):
+    # The grid, the block, the stream and the shared memory; since numba-cuda 0.30, a LaunchConfig.
+    stream = how[2] if len(how) == 4 else getattr(how[0], "stream", None) if how else None
+    if stream is None:
+        return None
     handle = getattr(stream, "handle", stream)
     handle = int(getattr(handle, "value", handle) or 0)
     return torch.cuda.ExternalStream(handle) if handle else torch.cuda.default_stream()
@@ -284,14 +288,15 @@ def launches_kernels(code):
 def call(function, code, *args, **kwargs):
     """Calls compiled code that launches its kernels one by one."""
     library = lms._library
-    wanted = ctypes.c_int()
-    lms._check(library.lms_begin_compiled(ctypes.byref(wanted)))
+    wanted, begun = ctypes.c_int(), ctypes.c_int()
     storages = ()
     try:
+        lms._check(library.lms_begin_compiled(ctypes.byref(wanted), ctypes.byref(begun)))
         outputs = function(code, *args, **kwargs)
         if wanted.value:
             storages = [s for s in lms._storages_in(outputs) if s.device.type == "cuda"]
         return outputs
     finally:
-        addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
-        lms._check(library.lms_end_compiled(addresses, len(storages)))
+        if begun.value:
+            addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
+            lms._check(library.lms_end_compiled(addresses, len(storages)))

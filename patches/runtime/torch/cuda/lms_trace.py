@@ -7,10 +7,12 @@ This is the part of ``torch.cuda.lms`` that writes a trace to a file.
 
 import ctypes
 import gzip
+import itertools
 import json
 import os
 import sys
 import tempfile
+import weakref
 
 import torch
 from torch.cuda.lms_report.events import EVENT, KINDS
@@ -46,13 +48,26 @@ def read(library, check, device):
 def after_optimizers(step):
     r"""Calls ``step`` after each step of an optimizer, where PyTorch can say when that is (2.1).
 
+    Its argument is the optimizer's number, from 1 on.
+
     Returns:
         a handle with ``remove()``, or None.
     """
     # torch.optim has deleted its attribute of this name.
     module = sys.modules[torch.optim.Optimizer.__module__]
     register = getattr(module, "register_optimizer_step_post_hook", None)
-    return register(lambda *_: step()) if register else None
+    return register(lambda optimizer, *_: step(number_of(optimizer))) if register else None
+
+
+_numbers = weakref.WeakKeyDictionary()  # of optimizers
+_next_number = itertools.count(1)
+
+
+def number_of(optimizer):
+    r"""Returns an optimizer's number, from 1 on."""
+    if optimizer not in _numbers:
+        _numbers[optimizer] = next(_next_number)
+    return _numbers[optimizer]
 
 
 def write(path, trace):

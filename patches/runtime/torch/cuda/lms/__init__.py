@@ -13,11 +13,13 @@ GPUs.
 # PyTorch runs on: it uses neither f-strings nor annotations of variables.
 
 import atexit
+import collections.abc
 import contextlib
 import ctypes
 import errno
 import functools
 import gc
+import inspect
 import os
 import sys
 import threading
@@ -41,7 +43,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 11
+_ABI_VERSION = 12
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")
@@ -132,7 +134,7 @@ def _open(path):
         ("reset_accumulated_stats", ctypes.c_int, (device,)),
         ("hold", ctypes.c_int, (storage,)),
         ("release", ctypes.c_int, (storage,)),
-        ("take_address", ctypes.c_int, (storage,)),
+        ("take_address", ctypes.c_int, (storage, ctypes.c_int)),
         ("know_slice", ctypes.c_int, (storage, storage)),
         ("release_address", ctypes.c_int, (storage,)),
         (
@@ -142,16 +144,16 @@ def _open(path):
         ),
         ("end_region", ctypes.c_int, ()),
         ("bring", ctypes.c_int, (storage,)),
-        ("count_region", ctypes.c_int, ()),
+        ("count_region", None, (ctypes.POINTER(ctypes.c_int),)),
         ("uncount_region", None, ()),
-        ("begin_compiled", ctypes.c_int, (ctypes.POINTER(ctypes.c_int),)),
+        ("begin_compiled", ctypes.c_int, (ctypes.POINTER(ctypes.c_int),) * 2),
         ("end_compiled", ctypes.c_int, (ctypes.POINTER(storage), size)),
-        ("begin_hook", ctypes.c_int, ()),
+        ("begin_hook", ctypes.c_int, (ctypes.POINTER(ctypes.c_int),)),
         ("end_hook", ctypes.c_int, ()),
         ("is_resident", ctypes.c_int, (storage,)),
         ("checks", ctypes.c_int, (device, ctypes.POINTER(ctypes.c_char_p))),
         ("record", ctypes.c_int, (device, ctypes.c_int)),
-        ("step", ctypes.c_int, ()),
+        ("step", ctypes.c_int, (ctypes.c_uint32,)),
         ("set_planning", ctypes.c_int, (ctypes.c_int,)),
         ("set_readable", ctypes.c_int, (ctypes.c_int,)),
         ("set_compression", ctypes.c_int, (ctypes.c_int,)),
@@ -394,13 +396,24 @@ def _show_tensors():
     for known in gc.get_objects():
         # Not isinstance(), which runs the code of proxy objects.
         if issubclass(type(known), torch.Tensor):
-            for storage in _storages([known]):
+            for storage in _readable_storages(known):
                 if storage.device.type != "cuda" or not isinstance(storage.size(), int):
                     continue  # symbolic: it is being traced, and has no memory
                 # Before 1.10 storages have no nbytes().
                 if storage.size() * storage.element_size() >= _settings["size"]:
                     _check(_library.lms_hold(storage._cdata))
                     _check(_library.lms_release(storage._cdata))
+
+
+def _readable_storages(tensor):
+    """Those of any tensor of the program: one that is being made, or refuses functions, has none.
+
+    What has no operators either cannot have been used, so that it need not be known.
+    """
+    try:
+        return list(_storages([tensor]))
+    except Exception:
+        return []
 
 
 def reserve_host(size, device=None):
@@ -495,9 +508,10 @@ def record(path=None, device=None):
     after = stats(index)
     # Now that LMS has seen what the iterations use; it may have looked at nothing before.
     unmanaged = torch.cuda.memory_allocated(index) - after["resident_bytes"]
+    properties = torch.cuda.get_device_properties(index)
     # The automatic limit is this part of the memory already.
     limit = _settings["limit"] or int(before["limit_bytes"] / planner.IN_USE)
-    properties = torch.cuda.get_device_properties(index)
+    limit = min(limit, properties.total_memory)
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -604,11 +618,16 @@ def step():
     later). Call it in loops without an optimizer. Does nothing while LMS is off,
     except in ``record_fake()``.
     """
+    _step_of(0)
+
+
+def _step_of(optimizer):
+    """An optimizer with this number has made a step; 0 if the program calls step() itself."""
     fake = sys.modules.get("torch.cuda.lms_fake.recording")
-    if fake is not None and fake.step():
+    if fake is not None and fake.step(optimizer):
         return
     if _library is not None and _settings["enabled"]:
-        _check(_library.lms_step())
+        _check(_library.lms_step(optimizer))
 
 
 def plot(path, device=None, gpu_memory=None, link=None):
@@ -752,12 +771,12 @@ _hook = None  # that calls step()
 
 
 def _find_steps(wanted):
-    """Calls step() after each optimizer step from now on, or no longer."""
+    """Calls _step_of() after each optimizer step from now on, or no longer."""
     global _hook
     from torch.cuda import lms_trace
 
     if wanted and _hook is None:
-        _hook = lms_trace.after_optimizers(step)
+        _hook = lms_trace.after_optimizers(_step_of)
     elif not wanted and _hook is not None:
         _hook.remove()
         _hook = None
@@ -785,10 +804,28 @@ def _parts(tensor):
             parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
             return [part for part in parts if isinstance(part, torch.Tensor)]
     if tensor.layout is torch.strided:
-        return []
+        if not _is_wrapper(tensor):
+            return []
+        return [part for part in vars(tensor).values() if isinstance(part, torch.Tensor)]
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return [getattr(tensor, name)() for name in _COMPRESSED.get(str(tensor.layout), ())]
+
+
+def _is_wrapper(tensor):
+    """Whether a tensor of a subclass has a size, but no memory of its own, and the address 0."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cuda:
+        return False
+    # A subclass would call the method that _guard_addresses() replaces.
+    plain = getattr(torch._C, "DisableTorchFunctionSubclass", None)
+    plain = plain or getattr(torch._C, "DisableTorchFunction", None)
+    if plain is None:
+        return False
+    try:
+        with plain():
+            return torch.Tensor.__base__.data_ptr(tensor) == 0 and tensor.numel() > 0
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        return False  # it is paged out, or says nothing of its address
 
 
 def _storage_of(tensor):
@@ -862,7 +899,7 @@ def _keep_marked():
     for reference, kind in excluded:
         storage = kind._new_with_weak_ptr(reference.cdata)
         if storage is not None:
-            _check(_library.lms_take_address(storage._cdata))
+            _check(_library.lms_take_address(storage._cdata, 1))
 
 
 def _is_on():
@@ -923,7 +960,7 @@ def _keep(storages):
     """Keeps storages on their GPU, or from when LMS is turned on."""
     if _is_on():
         for storage in storages:
-            _check(_library.lms_take_address(storage._cdata))
+            _check(_library.lms_take_address(storage._cdata, 1))
         return
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -986,15 +1023,16 @@ def is_resident(tensor):
     return all(_library.lms_is_resident(s._cdata) != 0 for s in _storages((tensor,)))
 
 
-def _take_address(storage):
+def _take_address(storage, lasting=True):
+    """Makes an address valid that others have from now on, or until the operator that runs ends."""
     if _settings["enabled"] and _library is not None and storage.device.type == "cuda":
-        _check(_library.lms_take_address(storage._cdata))
+        _check(_library.lms_take_address(storage._cdata, int(lasting)))
 
 
-def _take_tensor_address(tensor):
+def _take_tensor_address(tensor, lasting=True):
     if _settings["enabled"] and isinstance(tensor, torch.Tensor):
         for storage in _storages((tensor,)):
-            _take_address(storage)
+            _take_address(storage, lasting)
 
 
 def takes_address(function):
@@ -1049,13 +1087,23 @@ _COMPARERS = frozenset(
         "torch.distributed.fsdp._fully_shard._fsdp_param",
         "torch.distributed.fsdp._runtime_utils",
         "torch.export.pt2_archive._package_weights",
+        "accelerate.utils.modeling",
+        "huggingface_hub.serialization._torch",
         "safetensors.torch",
+        "transformers.modeling_utils",
+        "transformers.pytorch_utils",
     )
 )
 # The same for these functions; the rest of their modules hands out addresses.
 _COMPARING_FUNCTIONS = frozenset(
     (
         ("torch._tensor", "_reduce_ex_internal"),
+        ("torch._tensor", "__deepcopy__"),
+        ("torch._inductor.utils", "is_same_tensor"),
+        ("torch.export.pt2_archive._package", "_get_raw_tensor_bytes"),
+        # A graphed callable, of each input with the one that was captured.
+        ("torch.cuda.graphs", "forward"),
+        ("torch.cuda.graphs", "backward"),
         # The names of saved tensors, which must not change when these are paged out.
         ("torch.autograd.graph", "_get_tid"),
         ("torch.autograd.graph", "_get_sid"),
@@ -1078,28 +1126,39 @@ def _name_of(storage, offset=0):
 
 
 def _guarded_data_ptr(function):
-    guarded = takes_address(function)
-
     @functools.wraps(function)
     def data_ptr(tensor):
         if _settings["enabled"] and tensor.is_cuda and _only_compares():
+            if _is_wrapper(tensor):
+                return 0
             offset = tensor.storage_offset() * tensor.element_size()
             return _name_of(_storage_of(tensor), offset)
-        return guarded(tensor)
+        _take_tensor_address(tensor, lasting=False)
+        return function(tensor)
 
     return data_ptr
 
 
 def _guarded_storage_data_ptr(function):
-    guarded = _takes_storage_address(function)
-
     @functools.wraps(function)
     def data_ptr(storage):
         if _settings["enabled"] and storage.device.type == "cuda" and _only_compares():
             return _name_of(storage)
-        return guarded(storage)
+        _take_address(storage, lasting=False)
+        return function(storage)
 
     return data_ptr
+
+
+def _guarded_array_interface(interface):
+    """For the property __cuda_array_interface__."""
+
+    def get(tensor):
+        if _settings["enabled"] and tensor.is_cuda:
+            _take_tensor_address(tensor)
+        return interface.__get__(tensor)
+
+    return property(get, doc=interface.__doc__)
 
 
 def _guard_addresses():
@@ -1115,6 +1174,9 @@ def _guard_addresses():
         _addresses_guarded = True
 
         torch.Tensor.data_ptr = _guarded_data_ptr(torch.Tensor.data_ptr)
+        if hasattr(torch.Tensor, "__cuda_array_interface__"):
+            interface = _guarded_array_interface(torch.Tensor.__cuda_array_interface__)
+            torch.Tensor.__cuda_array_interface__ = interface
         for storage in _storage_types():
             storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
             storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
@@ -1226,18 +1288,20 @@ def _storages_in(values):
             yield from _storages((value,))
         elif isinstance(value, torch.nn.Module):
             yield from _storages(_tensors((value,)))
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
             yield from _storages_in(value)
-        elif isinstance(value, dict):
+        elif isinstance(value, collections.abc.Mapping):
             yield from _storages_in(value.values())
+        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+            yield from _storages_in(vars(value).values())
 
 
-def _as_operator(function):
+def _as_operator(function, bound=()):
     """Makes LMS treat a function as one operator on the storages among its arguments."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        with _region_of(_storages_in(args + tuple(kwargs.values()))):
+        with _region_of(_storages_in(args + bound + tuple(kwargs.values()))):
             return function(*args, **kwargs)
 
     return wrapper
@@ -1302,6 +1366,7 @@ class _Forward:
 
     @classmethod
     def install(cls, module):
+        _bind_copies()
         forward = module.forward
         if isinstance(forward, types.MethodType) and forward.__self__ is module:
             cls(module, forward.__func__)
@@ -1327,6 +1392,11 @@ class _Forward:
         inherited = self._bound and self._function is type(module).forward
         return _Forward, (module, None if inherited else self._function, self._bound)
 
+    def bind(self, module):
+        """The module is a copy, or is being made by pickle or copy.deepcopy()."""
+        if self._module() is not module:
+            _Forward(module, self._function, self._bound)
+
     def replicate(self):
         """Returns what DataParallel computes with on another GPU; it shares attributes, too."""
         module = self._alive()
@@ -1336,6 +1406,27 @@ class _Forward:
         else:
             _Forward.install(replica)  # that of a script is its own
         return replica
+
+
+def _bind_copies():
+    """Makes copy.copy() of a wrapped module give the copy a ``forward`` of its own."""
+    global _copies_bound
+    if _copies_bound:
+        return
+    _copies_bound = True
+    set_state = torch.nn.Module.__setstate__
+
+    @functools.wraps(set_state)
+    def wrapper(module, state):
+        set_state(module, state)
+        forward = vars(module).get("forward")
+        if isinstance(forward, _Forward):
+            forward.bind(module)
+
+    torch.nn.Module.__setstate__ = wrapper
+
+
+_copies_bound = False
 
 
 def _as_hook(function):
@@ -1349,13 +1440,16 @@ def _as_hook(function):
     def wrapper(*args, **kwargs):
         if _library is None:
             return function(*args, **kwargs)
-        if _counts_region():
-            return _counted(function, *args, **kwargs)
-        _check(_library.lms_begin_hook())
+        with _counted_region() as counted:
+            if counted:
+                return function(*args, **kwargs)
+        begun = ctypes.c_int()
         try:
+            _check(_library.lms_begin_hook(ctypes.byref(begun)))
             return function(*args, **kwargs)
         finally:
-            _check(_library.lms_end_hook())
+            if begun.value:
+                _check(_library.lms_end_hook())
 
     return wrapper
 
@@ -1373,17 +1467,24 @@ def _resident_resize(function):
     return wrapper
 
 
-def _counts_region():
-    """Whether LMS is off, and waits for lms_uncount_region() if another thread turns it on."""
-    return not _settings["enabled"] and _library.lms_count_region()
+# Python raises KeyboardInterrupt when a call of the library returns, which may have taken long.
+# So what has begun is told to a variable, and ends even if the call's result is lost.
 
 
-def _counted(function, *args, **kwargs):
-    """Calls a function as the region that _counts_region() has counted."""
+@contextlib.contextmanager
+def _counted_region():
+    """A region while LMS is off: if another thread turns it on, that waits for the end.
+
+    Yields whether it is one; otherwise LMS is on.
+    """
+    begun = ctypes.c_int()
     try:
-        return function(*args, **kwargs)
+        if not _settings["enabled"]:
+            _library.lms_count_region(ctypes.byref(begun))
+        yield bool(begun.value)
     finally:
-        _library.lms_uncount_region()
+        if begun.value:
+            _library.lms_uncount_region()
 
 
 @contextlib.contextmanager
@@ -1391,15 +1492,12 @@ def _region_of(storages):
     if _library is None:
         yield
         return
-    if _counts_region():
-        try:
+    with _counted_region() as counted:
+        if counted:
             yield
-        finally:
-            _library.lms_uncount_region()
-        return
+            return
     storages = [s for s in storages if s.device.type == "cuda"]
     addresses = (ctypes.c_void_p * len(storages))(*[s._cdata for s in storages])
-    # Python raises KeyboardInterrupt when the call returns, which may have waited for long.
     begun = ctypes.c_int()
     try:
         _check(_library.lms_begin_region(addresses, len(storages), ctypes.byref(begun)))
@@ -1417,8 +1515,9 @@ def wrap(target):
     or write the memory of tensors by address. During a call, the following
     tensors are on the GPU and stay there, and may be written:
 
-    - for a function, the tensors among its arguments, also inside lists, tuples
-      and dictionaries;
+    - for a function, the tensors among its arguments, also inside lists, tuples, sets,
+      dictionaries and dataclasses, and those that a ``functools.partial`` has, or the module
+      whose method it is;
     - for a module, its arguments, parameters and buffers;
     - for an autograd function, the arguments of ``forward`` and ``backward``, and
       in ``backward`` also the saved tensors.
@@ -1436,7 +1535,8 @@ def wrap(target):
         module can be called for as long as the module exists.
 
     Raises:
-        TypeError: if ``target`` is none of these.
+        TypeError: if ``target`` is none of these, or a generator or coroutine function,
+            whose work is not done when the call returns.
 
     Example::
 
@@ -1448,15 +1548,23 @@ def wrap(target):
         return target
     if isinstance(target, type) and issubclass(target, torch.autograd.Function):
         target.forward = staticmethod(_as_operator(target.forward))
-        target.backward = staticmethod(_as_backward(target.backward))
+        # PyTorch refuses a class that has both of the first two.
+        for name in ("backward", "vjp", "jvp"):
+            inherited = getattr(torch.autograd.Function, name, None)
+            if getattr(target, name, inherited) is not inherited:
+                setattr(target, name, staticmethod(_as_backward(getattr(target, name))))
         return target
-    if not callable(target):
+    # Later than that the call is over.
+    lazy = inspect.isgeneratorfunction(target) or inspect.iscoroutinefunction(target)
+    if not callable(target) or isinstance(target, type) or lazy:
+        kind = type(target).__name__ if not callable(target) else getattr(target, "__name__", "")
         raise TypeError(
-            "wrap() takes a function, a module or an autograd function, not {}".format(
-                type(target).__name__
-            )
+            "wrap() takes a function (but no generator or coroutine), a module or an autograd "
+            "function, not {}".format(kind)
         )
-    return _as_operator(target)
+    if isinstance(target, functools.partial):
+        return _as_operator(target, target.args + tuple(target.keywords.values()))
+    return _as_operator(target, (getattr(target, "__self__", None),))
 
 
 def _as_backward(function):
@@ -1499,8 +1607,9 @@ def region(function):
     def wrapper(self, inputs, *args, **kwargs):
         if _library is None:
             return function(self, inputs, *args, **kwargs)
-        if _counts_region():
-            return _counted(function, self, inputs, *args, **kwargs)
+        with _counted_region() as counted:
+            if counted:
+                return function(self, inputs, *args, **kwargs)
         if _launch is not None and _launch.launches_kernels(self):
             return _launch.call(function, self, inputs, *args, **kwargs)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]

@@ -24,14 +24,9 @@ class Recorder:
         self._clock = 0.0  # seconds
         self._small = 0  # bytes that LMS does not manage
         self._living = 0
-        self._steps = []  # where they are in the events, and the small bytes there
+        self._steps = {}  # by optimizer: where they are in the events, and the small bytes there
         self._stepped = None  # the time, and where in the events, when the last one ended
         self.peak_bytes = 0
-
-    @property
-    def steps(self):
-        r"""int: how many iterations have ended."""
-        return len(self._steps)
 
     def unit(self, name, key=None):
         r"""What is used from now on is used by an operator of this name.
@@ -92,13 +87,19 @@ class Recorder:
         r"""bool: something was large enough for LMS."""
         return self._last > 0
 
-    def step(self):
-        r"""An iteration has ended. Two ends with nothing in between are one."""
+    def step(self, optimizer=0):
+        r"""An iteration has ended. Two ends with nothing in between are one.
+
+        Args:
+            optimizer (int): the number of the one that has made a step, or 0.
+        """
         if self._stepped == (self._clock, len(self._events)):
             return
         self._mark()
-        self._events.append(["step", 0, 0])
-        self._steps.append((len(self._events), self._small))
+        self._events.append(["step", optimizer, 0])
+        # The optimizer that made the last step is the last.
+        self._steps[optimizer] = self._steps.pop(optimizer, [])
+        self._steps[optimizer].append((len(self._events), self._small))
         self._stepped = (self._clock, len(self._events))
         self._unit = None
 
@@ -108,9 +109,13 @@ class Recorder:
         Raises:
             ValueError: there were fewer than two steps.
         """
-        if len(self._steps) < 2:
+        complete = [steps for steps in self._steps.values() if len(steps) > 1]
+        if not complete:
             raise ValueError("fewer than two iterations")
-        (begin, small), (end, _) = self._steps[-2:]
+        # As between_the_last_steps() in record/iteration.cpp.
+        own = self._steps.get(0, [])
+        steps = own if own in complete else min(reversed(complete), key=len)
+        (begin, small), (end, _) = steps[-2:]
         living = {}
         for kind, block, value, *_ in self._events[:begin]:
             if kind == "allocated":

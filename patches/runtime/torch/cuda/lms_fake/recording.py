@@ -41,9 +41,13 @@ def recording(gpu, smallest=1 << 20, find_steps=True):
     mode = FakeGpu(recorder, gpu)
     with contextlib.ExitStack() as stack:
         if find_steps:
+            from torch.cuda import lms_trace
+
             # torch.optim has deleted its attribute of this name.
             optimizer = sys.modules[torch.optim.Optimizer.__module__]
-            hook = optimizer.register_optimizer_step_post_hook(lambda *_: recorder.step())
+            hook = optimizer.register_optimizer_step_post_hook(
+                lambda optimizer, *_: recorder.step(lms_trace.number_of(optimizer))
+            )
             stack.callback(hook.remove)
         stack.enter_context(gpu_in_sight(gpu))
         _current.append(recorder)
@@ -53,8 +57,8 @@ def recording(gpu, smallest=1 << 20, find_steps=True):
         yield recorder
 
 
-def step():
+def step(optimizer=0):
     r"""Ends an iteration of the recording that is on. Returns whether there is one."""
     for recorder in _current[-1:]:
-        recorder.step()
+        recorder.step(optimizer)
     return bool(_current)

@@ -44,14 +44,17 @@ def measured(data):
     Returns:
         Measured: None if there is no complete iteration, or no time.
     """
-    steps, begin, now, waited, stall = 0, 0, 0, 0, 0
-    last = None
-    for value, _, _, kind, _ in EVENT.iter_unpack(data):
+    now, waited, stall = 0, 0, 0
+    begun = {}  # by optimizer: now and stall at its last step
+    found = {}  # by optimizer: steps after the first one, and the iteration between the last two
+    for value, optimizer, _, kind, _ in EVENT.iter_unpack(data):
         if kind == _STEP:
-            steps += 1
-            if steps > 1:
-                last = Measured((now - begin) * 1e-9, stall * 1e-9)
-            begin, stall = now, 0
+            if optimizer in begun:
+                begin, stalled = begun[optimizer]
+                count = found.pop(optimizer, (0, None))[0]  # so that the last one is the last
+                iteration = Measured((now - begin) * 1e-9, (stall - stalled) * 1e-9)
+                found[optimizer] = (count + 1, iteration)
+            begun[optimizer] = (now, stall)
         elif kind in (_MARK, _STALLED, _RESUMED):
             # Work of different streams may end in another order than the host issued it.
             now = max(now, value)
@@ -59,4 +62,9 @@ def measured(data):
                 waited = now
             elif kind == _RESUMED:
                 stall += now - waited
-    return last if last is not None and last.seconds > 0 else None
+    if not found:
+        return None
+    # As between_the_last_steps() in record/iteration.cpp.
+    own = found.get(0)
+    _, last = own or min(reversed(list(found.values())), key=lambda of: of[0])
+    return last if last.seconds > 0 else None

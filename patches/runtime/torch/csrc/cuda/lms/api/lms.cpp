@@ -19,7 +19,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 11;
+constexpr int kAbiVersion = 12;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
@@ -210,11 +210,11 @@ int lms_release(void* address) {
   });
 }
 
-int lms_take_address(void* address) {
+int lms_take_address(void* address, int lasting) {
   return checked([&] {
     if (Runtime::get().settings.enabled) {
       const compat::StrongStorage held = hold(address);
-      Guard::address_taken(*held, /*write=*/true);
+      Guard::address_taken(*held, /*write=*/true, lasting != 0);
     }
   });
 }
@@ -260,16 +260,19 @@ int lms_bring(void* storage) {
   });
 }
 
-int lms_count_region() {
-  return Counter::count();
+void lms_count_region(int* begun) {
+  *begun = Counter::count();
 }
 
 void lms_uncount_region() {
   Counter::uncount();
 }
 
-int lms_begin_compiled(int* outputs) {
-  return checked([&] { *outputs = Guard::begin_compiled(); });
+int lms_begin_compiled(int* outputs, int* begun) {
+  return checked([&] {
+    *outputs = Guard::begin_compiled();
+    *begun = 1;
+  });
 }
 
 int lms_end_compiled(void* const* storages, size_t count) {
@@ -282,9 +285,10 @@ int lms_end_compiled(void* const* storages, size_t count) {
   });
 }
 
-int lms_begin_hook() {
-  return checked([] {
+int lms_begin_hook(int* begun) {
+  return checked([&] {
     Guard::begin(Guard::Kind::Node, "a hook");
+    *begun = 1;
     Guard::node_hooks();
   });
 }
@@ -349,13 +353,13 @@ int lms_record(int device, int on) {
   });
 }
 
-int lms_step() {
-  return checked([] {
+int lms_step(uint32_t optimizer) {
+  return checked([&] {
     if (Lock::forked()) {
       return; // it may still train, without the GPU
     }
     const Lock lock;
-    Runtime::get().each([](Pager& pager) { pager.step(); });
+    Runtime::get().each([&](Pager& pager) { pager.step(optimizer); });
   });
 }
 

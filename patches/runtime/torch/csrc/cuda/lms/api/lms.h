@@ -49,8 +49,9 @@ LMS_API int lms_reset_accumulated_stats(int device);
 LMS_API int lms_hold(void* storage);
 LMS_API int lms_release(void* storage);
 
-// Call this before the storage's address is read: see Guard::address_taken().
-LMS_API int lms_take_address(void* storage);
+// Call this before the storage's address is read: see Guard::address_taken(). If `lasting` is not
+// 0, others have it for longer than an operator.
+LMS_API int lms_take_address(void* storage, int lasting);
 // Tells LMS what a slice of a storage is like.
 LMS_API int lms_know_slice(void* slice, void* storage);
 LMS_API int lms_release_address(void* storage);
@@ -64,20 +65,21 @@ LMS_API int lms_end_region(void);
 LMS_API int lms_bring(void* storage);
 
 // For code like that while LMS is off: it needs no storages, because nothing is paged out before
-// lms_uncount_region(), even if another thread turns LMS on. Returns 0 if LMS is on already: then
-// lms_uncount_region() must not be called, and the other functions are needed.
-LMS_API int lms_count_region(void);
+// lms_uncount_region(), even if another thread turns LMS on. Sets *begun to 0 if LMS is on already:
+// then lms_uncount_region() must not be called, and the other functions are needed.
+LMS_API void lms_count_region(int* begun);
 LMS_API void lms_uncount_region(void);
 
 // Everything that this thread does between these two calls is compiled code that launches its
 // kernels through lms_python_launch(). If *outputs is set to 1, the storages that the code returns
-// have to be passed to lms_end_compiled(); otherwise count may be 0.
-LMS_API int lms_begin_compiled(int* outputs);
+// have to be passed to lms_end_compiled(); otherwise count may be 0. *begun as for a region.
+LMS_API int lms_begin_compiled(int* outputs, int* begun);
 LMS_API int lms_end_compiled(void* const* storages, size_t count);
 
 // Everything that this thread does between these two calls counts as a hook of an autograd node:
-// what it uses stays on the device until it is freed or lms_release_address() is called.
-LMS_API int lms_begin_hook(void);
+// what it uses stays on the device until it is freed or lms_release_address() is called. *begun as
+// for a region.
+LMS_API int lms_begin_hook(int* begun);
 LMS_API int lms_end_hook(void);
 
 // Returns 1 if the storage is on the device, 0 if it is in host memory, and -1 if it is not
@@ -108,8 +110,9 @@ LMS_API int lms_why_not_compressed(int device, const char** why);
 // Starts or stops a recording of what operators use on a device.
 LMS_API int lms_record(int device, int on);
 
-// Marks the end of an iteration on all devices.
-LMS_API int lms_step(void);
+// Marks the end of an iteration on all devices: the optimizer with this number has made a step, or,
+// if it is 0, the program says so itself.
+LMS_API int lms_step(uint32_t optimizer);
 
 // The last recording: its events (see record/trace.h), and the number of names. The pointers are
 // valid until the device's next recording.

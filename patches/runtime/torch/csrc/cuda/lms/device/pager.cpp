@@ -303,10 +303,17 @@ void Pager::start_recording() {
 
 void Pager::stop_recording() {
   const c10::cuda::CUDAGuard guard(device);
+  // What nothing has used is there, too, and was all the time.
+  const size_t used = recorders.users.events().size();
+  registry.each([&](Block& block) { recorders.users.knows(block.number, block.size); });
   // First, so that what is waited for with the mutex held has happened by then.
   recorded = recorders.users.take();
   mover.synchronize();
   recorded.settle();
+  std::rotate(
+      recorded.events.begin(),
+      recorded.events.begin() + static_cast<std::ptrdiff_t>(used),
+      recorded.events.end());
 }
 
 void Pager::uses(
@@ -330,8 +337,12 @@ void Pager::uses(
   follower.used(block, write);
 }
 
-void Pager::step() {
-  recorders.users.step();
+void Pager::step(uint32_t optimizer) {
+  if (recorders.users.timed() && !pools.capturing()) {
+    const c10::cuda::CUDAGuard guard(device);
+    recorders.users.mark_end(c10::cuda::getCurrentCUDAStream(device).stream());
+  }
+  recorders.users.step(optimizer);
   follower.step();
 }
 

@@ -47,7 +47,7 @@ class Pager : private Registry::Listener {
   void
   uses(Block& block, bool write, c10::cuda::CUDAStream stream, uint64_t unit, const char* name);
   // An iteration has ended. Can pause the mutex; does not throw.
-  void step();
+  void step(uint32_t optimizer);
 
   // The block of a storage. Adopts the storage if possible: it must be CUDA memory of the native
   // allocator, have at least `smallest` bytes, and not be from a private pool. Returns null

@@ -326,6 +326,9 @@ void Follower::step() {
 
 void Follower::end() {
   const bool timed = recorder_.timed();
+  if (timed) {
+    recorder_.mark_end(c10::cuda::getCurrentCUDAStream(device_).stream());
+  }
   Recording recording = recorder_.take();
   const bool followed = script_ && cursor_ == script_->events().size();
   stats_.planned_iterations += followed;
@@ -358,9 +361,16 @@ void Follower::end() {
     return;
   }
   if (scripts_.size() == kScripts) {
-    scripts_.erase(std::find_if(scripts_.begin(), scripts_.end(), [&](const auto& script) {
+    const auto oldest = std::find_if(scripts_.begin(), scripts_.end(), [&](const auto& script) {
       return script.get() != being_planned_;
-    }));
+    });
+    laps_.erase(
+        std::remove_if(
+            laps_.begin(),
+            laps_.end(),
+            [&](const Lap& lap) { return lap.script == oldest->get(); }),
+        laps_.end());
+    scripts_.erase(oldest);
   }
   scripts_.push_back(std::make_unique<Script>(recording.events));
   last_ = scripts_.back().get();
@@ -423,6 +433,9 @@ void Follower::take_plan() {
     script.need(plan.infeasible_bytes + plan.infeasible_bytes / 64);
     return;
   }
+  if (!plan.problem.empty()) {
+    script.slack().no_plan();
+  }
   if (script.asked_to_compress() && !script.compressed()) {
     script.trial().no_plan();
   }
@@ -461,12 +474,13 @@ void Follower::make_plans() {
       machine.out_rate = mover_.out_rate(compress);
       machine.in_rate = mover_.in_rate(compress);
       machine.overhead = kOverhead;
-      machine.limit = script->ask(wanted, compress);
+      machine.limit = script->allowance(wanted);
       set_shares(*script, compress);
-      being_planned_ = script.get();
       const bool only_if_useful =
           settings_.compression == Compression::Auto && !settings_.keep_plans;
       planning_.start(script->trace(), machine, compress && only_if_useful);
+      script->ask(wanted, compress);
+      being_planned_ = script.get();
     }
   }
 }
@@ -560,9 +574,20 @@ void Follower::log(bool followed) {
   logged_ = stats_;
 }
 
+// Which iteration probably follows: the same one again or, after one without a plan, the planned
+// one that was the last. Null if there is none.
+Script* Follower::expected() const {
+  if (last_ && last_->planned()) {
+    return last_;
+  }
+  const auto found = std::find_if(
+      scripts_.rbegin(), scripts_.rend(), [](const auto& script) { return script->planned(); });
+  return found == scripts_.rend() ? nullptr : found->get();
+}
+
 void Follower::begin() {
   base_ += static_cast<uint64_t>(place_ + 1);
-  Script* const script = last_ && last_->planned() ? last_ : nullptr;
+  Script* const script = expected();
   // Which blocks the next iteration will use, by the numbers that they will have.
   const std::vector<Block*> blocks = std::exchange(slots_, {});
   for (Block* const block : blocks) {
@@ -570,7 +595,7 @@ void Follower::begin() {
       block->slot = 0;
     }
   }
-  if (script) {
+  if (script && script == last_) {
     for (uint32_t number = 1; number < blocks.size(); ++number) {
       if (blocks[number]) {
         put(script->link(number), blocks[number]);
@@ -583,7 +608,8 @@ void Follower::begin() {
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
   steps_ = 0;
-  recorder_.start(/*timed=*/!script || unknown_ > 0, /*again=*/true);
+  const bool timed = unknown_ > 0 || !last_ || last_->waits_for_times();
+  recorder_.start(timed, /*again=*/true);
   if (script) {
     follow(*script);
     foresee();

@@ -67,6 +67,7 @@ class Follower {
   void end();
   bool other_period(const std::vector<TraceEvent>& events, bool known);
   std::vector<uint32_t> links() const;
+  Script* expected() const;
   void begin();
   void follow(Script& script);
   void stop();

@@ -62,7 +62,7 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
 void Script::set(plan::Plan plan) {
   moves_ = std::move(plan.moves);
   prediction_ = std::move(plan.prediction);
-  limit_ = std::max(asked_, needed_);
+  limit_ = allowance(asked_);
   part_ = asked_part_;
   planned_ = true;
   compressed_ = asked_to_compress_ && plan.compressed;
@@ -133,11 +133,21 @@ void Script::make_actions() {
 void Script::took(double seconds, bool with_plan) {
   constexpr double kSlower = 1.02;
   constexpr unsigned kOften = 5; // the first iterations with a plan make their way into it
+  constexpr unsigned kFirst = 3;
+  constexpr unsigned kLonger = 16;
+  constexpr unsigned kLongest = 4096;
   if (!with_plan) {
     on_demand_ = on_demand_ > 0 ? std::min(on_demand_, seconds) : seconds;
-  } else if (on_demand_ > 0) {
-    slow_ = seconds > kSlower * on_demand_ ? slow_ + 1 : 0;
-    slower_ = slower_ || slow_ >= kOften;
+    rest_ -= rest_ > 0;
+  } else if (on_demand_ > 0 && rest_ == 0) {
+    if (seconds <= kSlower * on_demand_) {
+      slow_ = next_rest_ = 0;
+    } else if (++slow_ == kOften) {
+      rest_ = next_rest_ > 0 ? next_rest_ : kFirst;
+      next_rest_ = std::min(kLongest, std::max(kLonger, 2 * rest_));
+      slow_ = 0;
+      on_demand_ = 0;
+    }
   }
 }
 

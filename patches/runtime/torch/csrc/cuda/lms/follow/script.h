@@ -116,13 +116,15 @@ class Script {
   bool asked_to_compress() const {
     return asked_to_compress_;
   }
-  // Asks for a plan for this limit; returns what the plan may use. That is more if one operator
-  // alone needs more.
-  int64_t ask(int64_t limit, bool compress) {
+  // What a plan for this limit may use: more if one operator alone needs more.
+  int64_t allowance(int64_t limit) const {
+    return std::max(limit, needed_);
+  }
+  // Notes that a plan for this limit was asked for.
+  void ask(int64_t limit, bool compress) {
     asked_ = limit;
     asked_to_compress_ = compress;
     asked_part_ = slack_.part();
-    return std::max(asked_, needed_);
   }
   // One operator alone needs this number of bytes.
   void need(int64_t bytes) {
@@ -166,11 +168,13 @@ class Script {
                                               : Trial::Way::Copy;
   }
   bool planned() const {
-    return planned_ && !slower_;
+    return planned_ && rest_ == 0;
   }
 
-  // Iterations took this number of seconds, with the plan or on demand. A plan with which they take
-  // longer is not followed any more.
+  // An iteration took this number of seconds, with the plan or on demand. If those with the plan
+  // take longer, it is not followed for a few iterations, which say what one on demand takes now:
+  // the program may have waited for its data. As long as the plan is the slower way, it is tried
+  // again more and more seldom.
   void took(double seconds, bool with_plan);
   // In order of their places.
   const std::vector<Action>& actions() const {
@@ -202,9 +206,10 @@ class Script {
   int64_t asked_ = 0;
   int64_t limit_ = 0;
   int64_t needed_ = 0;
-  double on_demand_ = 0; // seconds, the least; 0 if not known
+  double on_demand_ = 0; // seconds, the least since the plan was followed last; 0 if not known
   unsigned slow_ = 0; // iterations in a row that took longer with the plan
-  bool slower_ = false;
+  unsigned rest_ = 0; // iterations on demand until the plan is followed again
+  unsigned next_rest_ = 0;
   bool timed_ = false;
   unsigned patience_ = 0; // see wait_longer()
   bool planned_ = false;

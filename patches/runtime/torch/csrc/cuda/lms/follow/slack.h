@@ -18,6 +18,13 @@ class Slack {
     return part_ / 1000.0;
   }
 
+  // There is no plan that uses this part.
+  void no_plan() {
+    if (part_ != best_) {
+      settle();
+    }
+  }
+
   // An iteration took this number of seconds with a plan that uses this part. `failed` says whether
   // a request failed at first.
   void took(double part, double seconds, bool failed) {
@@ -41,6 +48,11 @@ class Slack {
   static constexpr unsigned kIterations = 3; // whose median counts: one can happen to fail nowhere
   static constexpr unsigned kSteps = 3; // in a row that made nothing faster
 
+  void settle() {
+    part_ = best_;
+    found_ = true;
+  }
+
   void decide() {
     std::sort(seconds_.begin(), seconds_.end());
     const double seconds = seconds_[kIterations / 2];
@@ -57,8 +69,7 @@ class Slack {
     } else if (part_ < kMost && fails && slower_ < kSteps && part_ - kStep >= kLeast) {
       part_ -= kStep;
     } else {
-      part_ = best_;
-      found_ = true;
+      settle();
     }
     failures_ = iterations_ = 0;
   }

@@ -507,9 +507,11 @@ void Guard::end_compiled(const Inputs& outputs) {
   node_inputs(outputs);
 }
 
-void Guard::address_taken(c10::StorageImpl& storage, bool write) {
+void Guard::address_taken(c10::StorageImpl& storage, bool write, bool lasting) {
   const Thread& self = thread();
-  if (self.depth > 0 || (!self.frames.empty() && self.frames.back().kind != Kind::Transparent)) {
+  const bool within =
+      self.depth > 0 || (!self.frames.empty() && self.frames.back().kind != Kind::Transparent);
+  if (within && !lasting) {
     use({{&storage, write}}, false);
     Operation::current().check();
     return;
@@ -525,7 +527,7 @@ void Guard::address_taken(c10::StorageImpl& storage, bool write) {
   if (!block) {
     return;
   }
-  if (Counter::in_operator()) {
+  if (Counter::in_operator() && !lasting) {
     pager.touch(*block, stream); // nothing is paged out before the operator ends
   } else if (!block->stays.has(Reason::Address) || block->hidden || block->arrived) {
     pager.keep(*block, Reason::Address, stream);

@@ -110,9 +110,9 @@ class Guard {
   static void end_compiled(const Inputs& outputs);
 
   // Makes the storage's address valid. Inside an operator of this thread, it is valid until the
-  // operator ends, for writing only if `write` is set. Outside of operators, it is valid for
-  // writing, too, until lms_release_address().
-  static void address_taken(c10::StorageImpl& storage, bool write);
+  // operator ends, for writing only if `write` is set. Outside of operators, and with `lasting`, it
+  // is valid for writing, too, until lms_release_address().
+  static void address_taken(c10::StorageImpl& storage, bool write, bool lasting = false);
 
   // Whether this thread's operators have pinned the block and, if `write` is set, declared a write.
   // Can be called without the mutex, because blocks that the thread has pinned are not deleted.

@@ -86,17 +86,21 @@ class Planner {
   // Each gap the other way, alone and with each other one. In a short trace one block can be a
   // large part of all bytes, and there is time to try.
   void toggle() {
-    constexpr size_t kOperators = 3000; // all that are scheduled
+    constexpr size_t kEvents = 12000; // all that are scheduled
     constexpr Place kShort = 100; // operators
-    size_t left = best_.moves.empty() || trace_.size() > kShort ? 0 : kOperators;
+    size_t left = best_.moves.empty() || trace_.size() > kShort ? 0 : kEvents;
+    size_t events = trace_.operators.size() + gaps_.size(); // of a schedule
+    for (const Operator& op : trace_.operators) {
+      events += op.accesses.size();
+    }
     for (bool changed = true; changed;) {
       changed = false;
       for (size_t k = 0; k < gaps_.size(); ++k) {
         for (size_t n = k; n < gaps_.size(); ++n) {
-          if (left < trace_.operators.size()) {
+          if (left < events) {
             return;
           }
-          left -= trace_.operators.size();
+          left -= events;
           std::vector<bool> other = chosen_;
           other[k] = !other[k];
           other[n] = n == k ? other[n] : !other[n];

@@ -138,11 +138,12 @@ class Selection {
     }
   }
 
-  // The largest first: they cost most.
+  // The largest first: they cost most. Without those of blocks that nothing uses: it costs nothing
+  // that they are away, and each may save another one.
   std::vector<size_t> chosen_by_bytes() const {
     std::vector<size_t> order;
     for (size_t k = 0; k < gaps_.size(); ++k) {
-      if (chosen_[k]) {
+      if (chosen_[k] && gaps_[k].begin >= 0) {
         order.push_back(k);
       }
     }
@@ -154,9 +155,7 @@ class Selection {
 
   void return_needless() {
     for (const size_t k : chosen_by_bytes()) {
-      // A block that costs nothing to be away may save another one.
-      const bool free = gaps_[k].begin < 0;
-      if (!free && missing_.largest(gaps_[k].begin + 1, gaps_[k].end) <= -gaps_[k].bytes) {
+      if (missing_.largest(gaps_[k].begin + 1, gaps_[k].end) <= -gaps_[k].bytes) {
         chosen_[k] = false;
         away(k, -gaps_[k].bytes);
       }

@@ -21,14 +21,33 @@ struct Range {
   size_t end = 0;
 };
 
+// Between two steps of the same optimizer: the one that takes the fewest, or, of several, the last.
+// If the program says itself where iterations end, the optimizers do not count.
 Range between_the_last_steps(const Events& events) {
-  Range range;
+  struct Steps {
+    Range last;
+    size_t count = 0;
+  };
+  std::map<uint32_t, Steps> optimizers;
   for (size_t i = 0; i < events.size(); ++i) {
     if (events[i].kind == Kind::Step) {
-      range = {range.end, i + 1};
+      Steps& steps = optimizers[events[i].block];
+      steps.last = {steps.last.end, i + 1};
+      ++steps.count;
     }
   }
-  return range.begin == 0 ? Range{} : range;
+  Steps found;
+  for (const auto& [optimizer, steps] : optimizers) {
+    const bool fewer = found.count == 0 || steps.count < found.count ||
+                       (steps.count == found.count && steps.last.end > found.last.end);
+    if (steps.count > 1 && fewer) {
+      found = steps;
+    }
+    if (optimizer == 0 && steps.count > 1) {
+      break;
+    }
+  }
+  return found.last;
 }
 
 class Reader {

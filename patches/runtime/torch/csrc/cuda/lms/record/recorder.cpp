@@ -96,11 +96,15 @@ bool Recorder::in_operator(uint64_t unit, const char* name) {
   return true;
 }
 
+bool Recorder::knows(Number& block, size_t bytes) {
+  return on_ && give_number(block, TraceEvent::Kind::Known, bytes);
+}
+
 bool Recorder::used(Number& block, size_t bytes, bool write) {
   if (!on_) {
     return false;
   }
-  const bool first = give_number(block, TraceEvent::Kind::Known, bytes);
+  const bool first = knows(block, bytes);
   add(write ? TraceEvent::Kind::Written : TraceEvent::Kind::Read, block.value, 0);
   return first;
 }
@@ -123,9 +127,9 @@ void Recorder::workspace(size_t bytes) {
   }
 }
 
-void Recorder::step() {
+void Recorder::step(uint32_t optimizer) {
   if (on_) {
-    add(TraceEvent::Kind::Step, 0, 0);
+    add(TraceEvent::Kind::Step, optimizer, 0);
   }
 }
 

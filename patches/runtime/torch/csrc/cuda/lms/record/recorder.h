@@ -77,17 +77,23 @@ class Recorder {
   // The uses that follow are those of this operator. `unit` is unique among the operators. Returns
   // whether another operator has begun.
   bool in_operator(uint64_t unit, const char* name);
-  // used() and allocated() return whether the block has just got its number.
+  // The block is there. This and the next two return whether it has just got its number.
+  bool knows(Number& block, size_t bytes);
   bool used(Number& block, size_t bytes, bool write);
   bool allocated(Number& block, size_t bytes);
   void freed(const Number& block);
   // The operator needs memory that is not a storage, and returns it before it ends.
   void workspace(size_t bytes);
-  void step();
+  // The optimizer's number, or 0 if the program itself says so.
+  void step(uint32_t optimizer);
 
   // Marks the end of the work that is queued on the stream. A mark that follows the last one too
   // soon is left out. Does not throw: without marks, a trace has no times.
   void mark(cudaStream_t stream);
+  // The same, never left out: without it, nothing is known of the last operators' times.
+  void mark_end(cudaStream_t stream) {
+    add_mark(stream, TraceEvent::Kind::Mark);
+  }
   // The stream is going to wait for a transfer, or has queued the wait.
   void stalls(cudaStream_t stream) {
     add_mark(stream, TraceEvent::Kind::Stalled);
