@@ -294,6 +294,21 @@ def test_a_profile_with_stacks_of_modules_that_are_paged_out():
         raw_address(model[0].weight)
 
 
+@since((2, 4), "profiles with stacks that can be looked at")
+def test_a_profile_with_stacks_that_does_not_begin(monkeypatch):
+    """A second one, say."""
+    model, _, _ = paged_out_model()
+
+    def fails(*_):
+        raise RuntimeError("profiler: no")
+
+    monkeypatch.setattr(torch.autograd.profiler, "_run_on_profiler_start", fails)
+    with pytest.raises(RuntimeError, match="profiler: no"):
+        torch.autograd.profiler.profile(with_stack=True)._start_trace()
+    with pytest.raises(RuntimeError, match="paged this storage out"):
+        raw_address(model[0].weight)
+
+
 @since((2, 4), "profiles with shapes that can be looked at")
 def test_the_shapes_of_what_is_paged_out():
     model, x, expected = paged_out_model()

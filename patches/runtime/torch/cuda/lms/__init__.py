@@ -1243,12 +1243,17 @@ def _lets_read(method, begins):
 
     @functools.wraps(method)
     def wrapper(profile, *args):
-        if begins and getattr(profile, "with_stack", False):
+        if not getattr(profile, "with_stack", False):
+            return method(profile, *args)
+        begun = False
+        if begins:
             _check(_library.lms_set_readable(1))
         try:
-            return method(profile, *args)
+            result = method(profile, *args)
+            begun = begins
+            return result
         finally:
-            if not begins and getattr(profile, "with_stack", False):
+            if not begun:
                 _check(_library.lms_set_readable(0))
 
     return wrapper
