@@ -1,12 +1,14 @@
 """Tensor subclasses and modes."""
 
 import io
+import warnings
 
 import pytest
 import torch
 from releases import since
 from stress import assert_same_bits
 from tensors import evict, is_resident, managed, pattern
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from training import inputs, network
@@ -133,3 +135,18 @@ def test_mode():
         return x.grad
 
     assert_same_bits(run)
+
+
+@since((2, 2), "the FakeTensors of these releases")
+def test_a_fake_tensor_is_not_asked_for_its_address():
+    """Which warns."""
+    with FakeTensorMode():
+        fake = torch.empty(1 << 20, device="cuda")
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.cuda.lms.exclude(fake)
+    finally:
+        torch.set_warn_always(always)

@@ -816,6 +816,9 @@ def _is_wrapper(tensor):
     """Whether a tensor of a subclass has a size, but no memory of its own, and the address 0."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) or not tensor.is_cuda:
         return False
+    traced = sys.modules.get("torch._subclasses.fake_tensor")
+    if traced is not None and isinstance(tensor, traced.FakeTensor):
+        return False  # which has no memory either, and warns whoever asks for its address
     # A subclass would call the method that _guard_addresses() replaces.
     plain = getattr(torch._C, "DisableTorchFunctionSubclass", None)
     plain = plain or getattr(torch._C, "DisableTorchFunction", None)
