@@ -32,7 +32,7 @@ def _stream_of_torch(grid=None, block=None, args=None, shared_mem=0, stream=None
 
 def _stream_of_numba(args, *how):
     # The grid, the block, the stream and the shared memory; since numba-cuda 0.30, a LaunchConfig.
-    stream = how[2] if len(how) == 4 else getattr(how[0], "stream", None) if how else None
+    stream = how[2] if len(how) == 4 else getattr(how[-1] if how else None, "stream", None)
     if stream is None:
         return None
     handle = getattr(stream, "handle", stream)

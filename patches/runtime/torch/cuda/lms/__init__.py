@@ -902,7 +902,7 @@ def _keep_marked():
     for reference, kind in excluded:
         storage = kind._new_with_weak_ptr(reference.cdata)
         if storage is not None:
-            _check(_library.lms_take_address(storage._cdata, 1))
+            _take_address(storage)
 
 
 def _is_on():
@@ -963,7 +963,7 @@ def _keep(storages):
     """Keeps storages on their GPU, or from when LMS is turned on."""
     if _is_on():
         for storage in storages:
-            _check(_library.lms_take_address(storage._cdata, 1))
+            _take_address(storage)
         return
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -1153,17 +1153,6 @@ def _guarded_storage_data_ptr(function):
     return data_ptr
 
 
-def _guarded_array_interface(interface):
-    """For the property __cuda_array_interface__."""
-
-    def get(tensor):
-        if _settings["enabled"] and tensor.is_cuda:
-            _take_tensor_address(tensor)
-        return interface.__get__(tensor)
-
-    return property(get, doc=interface.__doc__)
-
-
 def _guard_addresses():
     """Wraps every function that hands out an address, so that LMS knows of it first.
 
@@ -1178,8 +1167,8 @@ def _guard_addresses():
 
         torch.Tensor.data_ptr = _guarded_data_ptr(torch.Tensor.data_ptr)
         if hasattr(torch.Tensor, "__cuda_array_interface__"):
-            interface = _guarded_array_interface(torch.Tensor.__cuda_array_interface__)
-            torch.Tensor.__cuda_array_interface__ = interface
+            interface = torch.Tensor.__cuda_array_interface__
+            torch.Tensor.__cuda_array_interface__ = property(takes_address(interface.fget))
         for storage in _storage_types():
             storage.data_ptr = _guarded_storage_data_ptr(storage.data_ptr)
             storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
@@ -1562,13 +1551,12 @@ def wrap(target):
             if getattr(target, name, inherited) is not inherited:
                 setattr(target, name, staticmethod(_as_backward(getattr(target, name))))
         return target
-    # Later than that the call is over.
+    # Their work is done after the call.
     lazy = inspect.isgeneratorfunction(target) or inspect.iscoroutinefunction(target)
     if not callable(target) or isinstance(target, type) or lazy:
-        kind = type(target).__name__ if not callable(target) else getattr(target, "__name__", "")
         raise TypeError(
             "wrap() takes a function (but no generator or coroutine), a module or an autograd "
-            "function, not {}".format(kind)
+            "function, not {!r}".format(target)
         )
     if isinstance(target, functools.partial):
         return _as_operator(target, target.args + tuple(target.keywords.values()))

@@ -532,11 +532,6 @@ void Follower::time(bool followed) {
   while (!laps_.empty() && laps_.front().end->done()) {
     const Lap lap = std::move(laps_.front());
     laps_.pop_front();
-    const auto script = std::find_if(
-        scripts_.begin(), scripts_.end(), [&](const auto& s) { return s.get() == lap.script; });
-    if (script == scripts_.end()) {
-      continue;
-    }
     double seconds = 0;
     if (const int fastest = settings_.keep_plans) {
       const int away = std::abs(static_cast<int>(lap.way) + 1 - fastest);
@@ -546,13 +541,13 @@ void Follower::time(bool followed) {
       // A way that is slow may not be the one that is kept, and the first iteration of a plan
       // starts with what paging on demand has left.
       if (!lap.followed || (!lap.tried && lap.part > 0)) {
-        (*script)->took(seconds, lap.followed);
+        lap.script->took(seconds, lap.followed);
       }
     }
     if (!lap.tried) {
-      (*script)->slack().took(lap.part, seconds, lap.failed);
+      lap.script->slack().took(lap.part, seconds, lap.failed);
     } else if (lap.part > 0) {
-      (*script)->trial().took(lap.way, seconds);
+      lap.script->trial().took(lap.way, seconds);
     }
   }
   if (laps_.size() > kLaps) {

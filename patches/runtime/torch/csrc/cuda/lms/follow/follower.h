@@ -118,7 +118,7 @@ class Follower {
 
   Stats logged_; // when the iteration began
   struct Lap {
-    const Script* script;
+    Script* script;
     bool followed;
     double part; // of what PyTorch may take, that the plan uses; 0 if the iteration does not count
     bool failed; // a request did, at first

@@ -133,8 +133,8 @@ void Script::make_actions() {
 void Script::took(double seconds, bool with_plan) {
   constexpr double kSlower = 1.02;
   constexpr unsigned kOften = 5; // the first iterations with a plan make their way into it
-  constexpr unsigned kFirst = 3;
-  constexpr unsigned kLonger = 16;
+  constexpr unsigned kFirst = 3; // iterations on demand; then, as long as the plan is slower,
+  constexpr unsigned kLonger = 16; // these, and twice as many each time
   constexpr unsigned kLongest = 4096;
   if (!with_plan) {
     on_demand_ = on_demand_ > 0 ? std::min(on_demand_, seconds) : seconds;

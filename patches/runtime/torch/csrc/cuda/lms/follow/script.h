@@ -206,10 +206,10 @@ class Script {
   int64_t asked_ = 0;
   int64_t limit_ = 0;
   int64_t needed_ = 0;
-  double on_demand_ = 0; // seconds, the least since the plan was followed last; 0 if not known
+  double on_demand_ = 0; // seconds, the least since the plan was doubted last; 0 if not known
   unsigned slow_ = 0; // iterations in a row that took longer with the plan
   unsigned rest_ = 0; // iterations on demand until the plan is followed again
-  unsigned next_rest_ = 0;
+  unsigned next_rest_ = 0; // if the plan is the slower way once more
   bool timed_ = false;
   unsigned patience_ = 0; // see wait_longer()
   bool planned_ = false;
