@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -498,38 +497,33 @@ def test_a_storage_that_goes_while_its_operator_waits():
         assert torch.equal(tensor.cpu(), pattern(1, start=3, device="cpu"))
 
 
-class Stop(Exception):
-    pass
-
-
 def on_their_way() -> list[Any]:
     """Storages that a plan has begun to page in, and whose tensors are gone."""
-    train_until_planned()
-    chain = Chain()
-    for k in range(8):
-        chain.train(pattern(1, start=k))
-        torch.cuda.lms._wait_for_plans()
-    found = []
+    torch.cuda.set_limit_lms(LIMIT)
+    tensors = [pattern(1, start=k) for k in range(4 * LAYERS)]
+    found: list[Any] = []
 
-    def look(_: torch.Tensor) -> None:
-        momenta = [state["momentum_buffer"] for state in chain.optimizer.state.values()]
-        for tensor in chain.weights + momenta:
+    def look() -> None:
+        for tensor in tensors:
             try:
                 raw_address(tensor)
             except RuntimeError:
                 if is_resident(tensor):
                     found.append(tensor.untyped_storage())
-        if found:
-            raise Stop
 
-    for weight in chain.weights:
-        weight.register_hook(look)
-    for _ in range(10):  # an iteration that takes long goes by another plan, or by none
-        with contextlib.suppress(Stop):
-            chain.train(pattern(1))
-        if found:
-            break
+    def use(between: Callable[[], object]) -> None:
+        for tensor in tensors:
+            tensor.add_(1)
+            between()
+            if found:
+                return
+        torch.cuda.lms.step()
+
+    for _ in range(8):
+        use(lambda: None)
         torch.cuda.lms._wait_for_plans()
+    assert stat("planned_iterations") > 0
+    use(look)
     assert found
     return found
 
