@@ -231,11 +231,13 @@ WORKLOADS = {
         build=partial(unet3d, 192),
         optimizer=_sgd,
         limits=(0.70, 0.40),
+        seconds=0.1711,
     ),
     "unet3d_320": Workload(
         title="3D U-Net, 320^3, instance norm, SGD with momentum",
         build=partial(unet3d, 320),
         optimizer=_sgd,
         limits=(0.48,),  # 16 GB
+        seconds=0.7765,
     ),
 }

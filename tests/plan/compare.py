@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from planner import Machine, Planner, Trace, compile_planner
-from shapes import chain, events, living, llama, lowest_limit, random_trace, resnet
+from shapes import chain, events, living, llama, lowest_limit, random_trace, resnet, unet
 
 GB = 1e9
 OUT_RATE, IN_RATE, OVERHEAD = 52e9, 55e9, 10e-6  # an H200's, docs/results
@@ -20,6 +20,7 @@ OUT_RATE, IN_RATE, OVERHEAD = 52e9, 55e9, 10e-6  # an H200's, docs/results
 SHAPES: list[tuple[str, Trace, list[float]]] = [
     ("ResNet-50", resnet(), [20.0, 16.3, 12.0]),
     ("Llama 1.6B", llama(), [64.9, 45.8]),
+    ("3D U-Net", unet(), [5.4, 4.8, 4.2, 3.6, 3.0, 2.4]),
 ]
 
 

@@ -118,6 +118,56 @@ def llama(scale: float = 1.0) -> Trace:
     return chain(activations, seconds, parameters=parameters, states=2, kept=12)
 
 
+def unet(levels: int = 4, largest: float = 0.27 * GB) -> Trace:
+    """Like a 3D U-Net: 4 GB in 98 ms, whose largest blocks live longest.
+
+    Args:
+        levels: of resolution. A block has a quarter of the bytes of one on the level above.
+        largest: bytes of a block on the first level.
+    """
+    recorder = Recorder()
+    tape: list[tuple[list[int], int, float]] = []  # what each operator reads, writes, and its time
+
+    def run(size: float, seconds: float, *reads: int) -> int:
+        written = recorder.new(size)
+        recorder.run(seconds, reads, [written])
+        tape.append((list(reads), written, seconds))
+        return written
+
+    def level(depth: int, *reads: int) -> int:
+        size = largest / 4**depth
+        block = reads[0]
+        for n in range(2):
+            block = run(size, 2.4e-3 / 2**depth, *(reads if n == 0 else [block]))  # a convolution
+            for _ in range(2):  # its normalization and activation
+                block = run(size, 0.3e-3 / 4**depth, block)
+        return block
+
+    block = run(largest / 8, 0, recorder.persistent(largest / 8))
+    kept = []
+    for depth in range(levels):
+        block = level(depth, block)
+        kept.append(block)
+        if depth + 1 < levels:
+            block = run(largest / 4 ** (depth + 1), 0.3e-3 / 2**depth, block)
+    kept.pop()
+    for depth in reversed(range(levels - 1)):
+        block = run(largest / 4**depth, 0.5e-3 / 2**depth, block)
+        block = level(depth, run(2 * largest / 4**depth, 0.3e-3 / 4**depth, block, kept.pop()))
+    gradients = {block: run(largest, 0, block)}
+    tape.pop()
+    for reads, written, seconds in reversed(tape):
+        gradient = gradients.pop(written)
+        for read in reads:
+            below = recorder.new(recorder.trace.blocks[read].bytes)
+            recorder.run(2 * seconds / len(reads), [gradient, read, written], [below])
+            if read in gradients:  # two operators have used it
+                recorder.run(0, [below], [gradients[read]])
+            else:
+                gradients[read] = below
+    return recorder.finish()
+
+
 def random_trace(
     generator: random.Random,
     operators: int,

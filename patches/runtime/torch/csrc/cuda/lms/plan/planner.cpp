@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -83,27 +84,35 @@ class Planner {
     return true;
   }
 
-  // Each gap the other way, alone and with each other one. In a short trace one block can be a
-  // large part of all bytes, and there is time to try.
+  // Each gap the other way, alone and with each other one, the largest first. In a short trace one
+  // block can be a large part of all bytes, and there is time to try.
   void toggle() {
-    constexpr size_t kEvents = 12000; // all that are scheduled
-    constexpr Place kShort = 100; // operators
-    size_t left = best_.moves.empty() || trace_.size() > kShort ? 0 : kEvents;
+    constexpr size_t kEvents = 80000; // all that are scheduled; some 15 ms
     size_t events = trace_.operators.size() + gaps_.size(); // of a schedule
     for (const Operator& op : trace_.operators) {
       events += op.accesses.size();
     }
+    size_t left = kEvents / events; // schedules
+    if (best_.moves.empty() || left < gaps_.size()) {
+      return; // too few to be likely to find anything
+    }
+    std::vector<size_t> order(gaps_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+      return gaps_[a].bytes > gaps_[b].bytes;
+    });
     for (bool changed = true; changed;) {
       changed = false;
-      for (size_t k = 0; k < gaps_.size(); ++k) {
-        for (size_t n = k; n < gaps_.size(); ++n) {
-          if (left < events) {
+      for (size_t last = 0; last < order.size(); ++last) {
+        for (size_t first = last + 1; first-- > 0;) {
+          if (left-- == 0) {
             return;
           }
-          left -= events;
           std::vector<bool> other = chosen_;
-          other[k] = !other[k];
-          other[n] = n == k ? other[n] : !other[n];
+          other[order[first]].flip();
+          if (first != last) {
+            other[order[last]].flip();
+          }
           changed = consider(other) || changed;
         }
       }
