@@ -9,7 +9,7 @@ import pytest
 from test_replay import check
 
 from planner import NONE, Block, Machine, Planner, Trace
-from shapes import Recorder, chain, living
+from shapes import Recorder, chain, living, unet
 
 
 def test_everything_fits(planner: Planner) -> None:
@@ -141,6 +141,18 @@ def test_unequal_directions(planner: Planner, out_rate: float, in_rate: float) -
     assert result.seconds <= 1.06 * result.bound_seconds
     slow = machine.limit and result.excess_bytes / min(out_rate, in_rate)
     assert result.seconds > slow
+
+
+@pytest.mark.parametrize("part", [0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4])
+def test_few_large_blocks(planner: Planner, part: float) -> None:
+    """Which of them leave is a matter of time, not of bytes alone."""
+    trace = unet()
+    machine = Machine(int(part * max(living(trace))), 52e9, 55e9, 1e-5)
+    result = planner.plan(trace, machine)
+    assert not result.problem
+    report = f"{part} of the peak: time {result.seconds / result.bound_seconds:.4f} of the bound"
+    print(report)
+    assert result.seconds <= 1.035 * result.bound_seconds, report
 
 
 def test_an_infinite_link(planner: Planner) -> None:
