@@ -343,6 +343,26 @@ def test_the_iteration_of_two_optimizers(record, tmp_path):
     assert "aten::addmm" in names
 
 
+STEP = """
+weight = torch.ones(1024, 1024, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+
+def iteration():
+    for power in (2, 3):
+        weight.pow(power).sum().backward()
+        optimizer.step()
+    torch.cuda.lms.step()
+"""
+
+
+@WHERE
+def test_the_iteration_that_the_program_ends(record, tmp_path):
+    """Nothing is between its end and the optimizer's last step."""
+    record(tmp_path / "trace.json", STEP)
+    names = operators(trace_of(tmp_path / "trace.json"))
+    assert names.count("aten::pow") == 2, "of two optimizer steps"
+
+
 MOVED = """
 model = torch.nn.Linear(1024, 1024).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

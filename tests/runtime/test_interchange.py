@@ -1,9 +1,11 @@
 """Memory that other libraries and processes share with PyTorch."""
 
+import ctypes
+
 import pytest
 import torch
 from conftest import MIB, ON_HARDWARE
-from releases import RELEASE, untyped_storage
+from releases import RELEASE, since, untyped_storage
 from tensors import evict, is_resident, managed, pattern, raw_address, stat
 
 
@@ -89,6 +91,57 @@ def test_what_others_have_stays_for_longer_than_the_operator(where, way, watchin
         junk = [pattern(1, start=5) for _ in range(8)]
         assert torch.equal(kept[0].cpu(), pattern(1, start=1, device="cpu"))
         del junk
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_others_get_while_lms_is_off_stays(way):
+    x = managed(pattern(1))
+    with torch.cuda.lms.enabled(False):
+        kept = WAYS[way](x)
+    managed(x)
+    evict()
+    assert is_resident(x)
+    del kept
+
+
+class Exchange(ctypes.Structure):
+    """The part of DLPack's DLPackExchangeAPI that is used here."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("unused", ctypes.c_void_p * 2),
+        ("managed", ctypes.c_void_p),
+        ("to_object", ctypes.c_void_p),
+        ("borrowed", ctypes.c_void_p),
+    )
+
+
+@since((2, 10), "DLPack's C interface")
+@pytest.mark.parametrize("function", ["managed", "borrowed"])
+def test_the_c_interface_of_dlpack(function):
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    # As an extension gets it, which may have looked it up before LMS was turned on.
+    pointer = pointer_of(torch._C._dlpack_exchange_api(), b"dlpack_exchange_api")
+    take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(
+        getattr(Exchange.from_address(pointer), function)
+    )
+    x = managed(pattern(1))
+    evict()
+    assert not is_resident(x)
+    tensor = (ctypes.c_void_p * 8)()  # a DLTensor begins with its address, or is pointed to
+    assert take(x, tensor) == 0
+    address = tensor[0]
+    if function == "managed":
+        # A DLManagedTensorVersioned: version, context, deleter, flags and the tensor.
+        _, _, deleter, _, address = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))[:5]
+    evict()
+    assert is_resident(x)
+    assert raw_address(x) == address
+    if function == "managed":
+        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(deleter)(tensor[0])
+    torch.cuda.lms.release(x)
 
 
 def test_ipc_holds_the_storage():

@@ -12,7 +12,7 @@ import torch
 from hardware import simulated
 from releases import scoped_library, since
 from stress import stress
-from tensors import evict, is_resident, managed, pattern, raw_address, stat, turn_on
+from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat, turn_on
 
 pytestmark = since((2, 0), "torch.compile()")
 
@@ -283,6 +283,26 @@ def test_a_launch_on_a_stream_that_is_not_current(device):
         Beside(device).run(x, y, stream=stream)  # the race checker looks at the page-ins
     torch.cuda.current_stream().wait_stream(stream)
     assert torch.equal(y.cpu(), expected())
+
+
+def test_a_launch_of_numba(device):
+    """It gets a tuple, and asks for the arrays' interfaces."""
+
+    class Dispatcher:
+        def call(self, args, griddim, blockdim, stream, sharedmem):
+            found = [x.__cuda_array_interface__["data"][0] for x in args]
+            torch.empty(floats(1), device="cuda")  # LMS pages out what may leave, for that
+            assert all(is_resident(x) for x in args)
+            assert found == [raw_address(x) for x in args]
+
+    launches.guard_numba(Dispatcher, "call")
+    x, y = managed(pattern(1)), managed(pattern(1, start=5))
+    evict()
+    with stress():
+        Dispatcher().call((x, y), 1, 1, 0, 0)
+    evict()
+    assert not is_resident(x)
+    assert not is_resident(y)
 
 
 def test_the_stream_of_a_launch_of_numba():

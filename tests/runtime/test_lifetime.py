@@ -1,5 +1,6 @@
 """Storages that die, change hands or change size while LMS has a part in them."""
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -75,6 +76,14 @@ def resized(device, elements):
 @pytest.mark.parametrize("elements", [1 << 22, 1 << 8], ids=["adopted", "too small"])
 def test_what_is_older_than_lms_gets_room_when_it_grows(elements):
     assert run_sim(resized, elements, mib=64)
+
+
+@since((2, 1), "storages that know their file")
+def test_a_paged_out_storage_is_no_files():
+    x = managed(pattern(1))
+    evict()
+    assert x.untyped_storage().filename is None
+    assert not is_resident(x)
 
 
 def test_storage_resize_of_a_paged_out_storage():
@@ -244,6 +253,27 @@ def test_a_lazy_clone(older):
     evict()
     assert not is_resident(x)
     assert torch.equal(x.cpu(), pattern(1, start=2, device="cpu"))
+
+
+@since((2, 2), "storages that are copied when they are written")
+@pytest.mark.parametrize("how", ["address", "excluded", "held"])
+def test_what_stays_stays_after_a_lazy_clone(how):
+    x = managed(pattern(1))
+    with torch.cuda.lms.resident(x) if how == "held" else contextlib.nullcontext():
+        if how == "excluded":
+            torch.cuda.lms.exclude(x)
+        address = x.data_ptr() if how == "address" else raw_address(x)
+        y = torch._lazy_clone(x)
+        del y
+        x.add_(1)  # it is the last one that has the memory
+        managed(x)
+        evict()
+        assert is_resident(x)
+        assert raw_address(x) == address
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
+    assert torch.equal(x.cpu(), pattern(1, start=1, device="cpu"))
 
 
 @pytest.mark.parametrize("goes", ["while it is on the host", "after LMS"])

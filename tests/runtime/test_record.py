@@ -142,6 +142,20 @@ def test_the_iteration_of_two_optimizers(tmp_path, explicit):
 
 
 @since((2, 1), "hooks of all optimizers")
+def test_an_optimizer_without_a_hash():
+    class Compared(torch.optim.SGD):
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    x = managed(pattern(1)).requires_grad_()
+    optimizers = [Compared([x], lr=0.1) for _ in range(2)]
+    x.sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    assert torch.equal(x.detach().cpu(), pattern(1, device="cpu") - 0.1 - 0.1)
+
+
+@since((2, 1), "hooks of all optimizers")
 def test_an_iteration_ends_with_its_last_operator(tmp_path):
     """Without a mark there, its time would be a part of the next iteration's."""
     x = managed(pattern(1)).requires_grad_()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import pytest
 import torch
@@ -12,6 +13,13 @@ from tensors import evict, is_resident, managed, pattern
 @dataclasses.dataclass
 class Inputs:
     x: torch.Tensor
+
+
+class Slots:
+    """As a dataclass with slots, which Python has since 3.10."""
+
+    __slots__ = ("other", "x")
+    __dataclass_fields__ = types.MappingProxyType({"x": None, "other": None, "missing": None})
 
 
 class Native(torch.nn.Module):
@@ -25,10 +33,13 @@ class Native(torch.nn.Module):
 
 def test_what_wrap_brings():
     x = managed(pattern(1))
+    slots = Slots()
+    slots.x, slots.other = x, slots  # it contains itself
     for function, arguments in (
         (lambda given: is_resident(x), ([x],)),
         (lambda given: is_resident(x), ({"x": {1, x}},)),
         (lambda given: is_resident(x), (Inputs(x),)),
+        (lambda given: is_resident(x), (slots,)),
         (functools.partial(is_resident, x), ()),
         (functools.partial(is_resident, tensor=x), ()),
         (Native(x).native, ()),
@@ -36,6 +47,7 @@ def test_what_wrap_brings():
         evict()
         assert not is_resident(x)
         assert torch.cuda.lms.wrap(function)(*arguments)
+    slots.other = None
 
 
 def test_what_cannot_be_wrapped():

@@ -42,7 +42,7 @@ def _stream_of_numba(args, *how):
 
 # Functions that return the stream of a launch from the method's arguments, or None if it is the
 # current one. Other launchers always use the current stream.
-_STREAMS = {"_CudaKernel": _stream_of_torch, "CUDADispatcher": _stream_of_numba}
+_STREAMS = {"_CudaKernel": _stream_of_torch}
 
 
 # The functions of the library that Python calls without ctypes; None if they cannot be used.
@@ -98,6 +98,7 @@ def _start_python():
         ("kernel", ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_uint64)),
         ("data_ptr", python, (python, python)),
         ("misaligned", python, ()),
+        ("exchange", ctypes.c_int, (ctypes.c_void_p, python)),
     ):
         function = getattr(library, "lms_python_" + name)
         function.restype = result
@@ -131,15 +132,53 @@ def guard():
             "torch._inductor.utils", functools.partial(_guard_alignment, misaligned)
         )
         _guard_copies(misaligned)
+    # For releases of PyTorch without DLPack's C interface, this module brings one.
+    importer.when_imported("tvm_ffi._optional_torch_c_dlpack", _guard_exchange)
+    _guard_exchange()
     _guard_packages()
     sys.meta_path.insert(0, importer)
+
+
+def _guard_exchange(_=None):
+    """DLPack's C interface tells LMS of the addresses that it hands out, or is not offered."""
+    name = "__dlpack_c_exchange_api__"
+    capsule = vars(torch.Tensor).get(name)
+    if capsule is None:
+        return
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    pointer = pointer_of(capsule, b"dlpack_exchange_api")
+    if _python is None or not _python.lms_python_exchange(pointer, lms._take_tensor_address):
+        delattr(torch.Tensor, name)  # consumers use __dlpack__() then
 
 
 def _guard_module(name, method, module):
     kind = getattr(module, name, None)
     if isinstance(kind, type) and method in vars(kind):
-        describe = _describe if name == "CachingAutotuner" else None
-        guard_launcher(kind, method, describe, _STREAMS.get(name))
+        if name == "CUDADispatcher":
+            guard_numba(kind, method)
+        else:
+            describe = _describe if name == "CachingAutotuner" else None
+            guard_launcher(kind, method, describe, _STREAMS.get(name))
+
+
+def guard_numba(kind, method):
+    """Makes LMS see the launches of Numba, which get a tuple of arguments.
+
+    Numba asks tensors for their ``__cuda_array_interface__`` in each launch, and keeps none.
+    """
+    original = vars(kind)[method]
+    launch = _on_its_stream(original, lms._as_operator(original), _stream_of_numba)
+
+    @functools.wraps(original)
+    def wrapper(self, *args, **kwargs):
+        if not lms._settings["enabled"]:
+            return original(self, *args, **kwargs)
+        with lms._lends():
+            return launch(self, *args, **kwargs)
+
+    setattr(kind, method, wrapper)
 
 
 def guard_launcher(kind, method, describe=None, stream_of=None):

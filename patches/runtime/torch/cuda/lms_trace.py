@@ -59,15 +59,17 @@ def after_optimizers(step):
     return register(lambda optimizer, *_: step(number_of(optimizer))) if register else None
 
 
-_numbers = weakref.WeakKeyDictionary()  # of optimizers
+_numbers = {}  # of optimizers, by their id(): they need not have a hash
 _next_number = itertools.count(1)
 
 
 def number_of(optimizer):
     r"""Returns an optimizer's number, from 1 on."""
-    if optimizer not in _numbers:
-        _numbers[optimizer] = next(_next_number)
-    return _numbers[optimizer]
+    key = id(optimizer)
+    if key not in _numbers:
+        weakref.finalize(optimizer, _numbers.pop, key, None).atexit = False
+        _numbers[key] = next(_next_number)
+    return _numbers[key]
 
 
 def write(path, trace):

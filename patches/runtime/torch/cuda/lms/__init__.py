@@ -968,8 +968,10 @@ def _keep(storages):
     from torch.multiprocessing.reductions import StorageWeakRef
 
     with _lock:
-        for key in [key for key, (known, _) in _excluded.items() if known.expired()]:
-            del _excluded[key]
+        # Not each time, because there may be many.
+        if len(_excluded) & (len(_excluded) - 1) == 0:
+            for key in [key for key, (known, _) in _excluded.items() if known.expired()]:
+                del _excluded[key]
         for storage in storages:
             kind = getattr(torch, "UntypedStorage", type(storage))
             _excluded[storage._cdata] = StorageWeakRef(storage), kind
@@ -1026,14 +1028,40 @@ def is_resident(tensor):
     return all(_library.lms_is_resident(s._cdata) != 0 for s in _storages((tensor,)))
 
 
+class _Lending(threading.local):
+    """While it is ``now``, what this thread hands out is used until the operator ends."""
+
+    now = False
+
+
+_lending = _Lending()
+
+
+@contextlib.contextmanager
+def _lends():
+    before, _lending.now = _lending.now, True
+    try:
+        yield
+    finally:
+        _lending.now = before
+
+
 def _take_address(storage, lasting=True):
-    """Makes an address valid that others have from now on, or until the operator that runs ends."""
-    if _settings["enabled"] and _library is not None and storage.device.type == "cuda":
+    """Makes an address valid that others have from now on, or until the operator that runs ends.
+
+    While LMS is off, those that have it for good have to be remembered.
+    """
+    if _library is None or storage.device.type != "cuda":
+        return
+    lasting = lasting and not _lending.now
+    if _settings["enabled"]:
         _check(_library.lms_take_address(storage._cdata, int(lasting)))
+    elif lasting:
+        _keep([storage])
 
 
 def _take_tensor_address(tensor, lasting=True):
-    if _settings["enabled"] and isinstance(tensor, torch.Tensor):
+    if _library is not None and isinstance(tensor, torch.Tensor):
         for storage in _storages((tensor,)):
             _take_address(storage, lasting)
 
@@ -1057,6 +1085,16 @@ def _takes_storage_address(function):
     def wrapper(storage, *args, **kwargs):
         _take_address(storage)
         return function(storage, *args, **kwargs)
+
+    return wrapper
+
+
+def _only_on_the_host(get_filename):
+    """Memory of a GPU is no file's. To look for one needs a storage that is not paged out."""
+
+    @functools.wraps(get_filename)
+    def wrapper(storage):
+        return None if storage.device.type == "cuda" else get_filename(storage)
 
     return wrapper
 
@@ -1090,6 +1128,9 @@ _COMPARERS = frozenset(
         "torch.distributed.fsdp._fully_shard._fsdp_param",
         "torch.distributed.fsdp._runtime_utils",
         "torch.export.pt2_archive._package_weights",
+        "accelerate.accelerator",
+        "accelerate.big_modeling",
+        "accelerate.hooks",
         "accelerate.utils.modeling",
         "huggingface_hub.serialization._torch",
         "safetensors.torch",
@@ -1174,6 +1215,8 @@ def _guard_addresses():
             storage._share_cuda_ = _takes_storage_address(storage._share_cuda_)
             storage.resize_ = _resident_resize(storage.resize_)
             storage.__getitem__ = _keeps_what_is_sliced(storage.__getitem__)
+            if hasattr(storage, "_get_filename"):
+                storage._get_filename = _only_on_the_host(storage._get_filename)
             for name in _STORAGE_METHODS:
                 setattr(storage, name, _as_operator(getattr(storage, name)))
         if hasattr(torch, "UntypedStorage"):
@@ -1198,9 +1241,6 @@ def _guard_addresses():
             for name, method in list(vars(reducer).items()):
                 if callable(method) and not name.startswith("__"):
                     setattr(reducer, name, _as_hook(method))
-        # A C interface that cannot be wrapped. Without it, consumers use __dlpack__().
-        if "__dlpack_c_exchange_api__" in vars(torch.Tensor):
-            del torch.Tensor.__dlpack_c_exchange_api__
         # A backward pass that begins on another stream than the gradient that it gets looks at the
         # gradient's address before its first operator.
         run = getattr(torch.autograd, "_engine_run_backward", None)
@@ -1277,7 +1317,7 @@ _FUNCTIONS = (
 )
 
 
-def _storages_in(values):
+def _storages_in(values, seen=None):
     for value in values:
         if isinstance(value, _storage_types()):
             yield value
@@ -1285,12 +1325,24 @@ def _storages_in(values):
             yield from _storages((value,))
         elif isinstance(value, torch.nn.Module):
             yield from _storages(_tensors((value,)))
-        elif isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-            yield from _storages_in(value)
-        elif isinstance(value, collections.abc.Mapping):
-            yield from _storages_in(value.values())
-        elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-            yield from _storages_in(vars(value).values())
+        else:
+            parts = _parts_of(value)
+            if parts is not None:
+                seen = set() if seen is None else seen
+                if id(value) not in seen:  # it may contain itself
+                    seen.add(id(value))
+                    yield from _storages_in(parts, seen)
+
+
+def _parts_of(value):
+    """What a container or a dataclass has; None for other values."""
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        return value
+    if isinstance(value, collections.abc.Mapping):
+        return value.values()
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return [getattr(value, name, None) for name in value.__dataclass_fields__]
+    return None
 
 
 def _as_operator(function, bound=()):

@@ -88,12 +88,13 @@ class Recorder:
         return self._last > 0
 
     def step(self, optimizer=0):
-        r"""An iteration has ended. Two ends with nothing in between are one.
+        r"""An iteration has ended. Two ends of the same kind with nothing in between are one.
 
         Args:
             optimizer (int): the number of the one that has made a step, or 0.
         """
-        if self._stepped == (self._clock, len(self._events)):
+        again = self._stepped == (self._clock, len(self._events))
+        if again and self._steps.get(optimizer, [(0, 0)])[-1][0] == len(self._events):
             return
         self._mark()
         self._events.append(["step", optimizer, 0])

@@ -81,6 +81,9 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
     }
     block = registry.adopt(storage);
     mover.taken(block->memory.get(), block->size); // LMS has not seen its allocation
+    if (staying_.erase(block->memory.get()) > 0) {
+      registry.stay(*block, Reason::Address);
+    }
   }
   registry.claim(*block, storage);
   return block;
@@ -131,8 +134,12 @@ bool Pager::disown(Block& block, at::DataPtr& held) {
   }
   void* const address = block.memory.get();
   const size_t size = block.size;
+  const bool stays = block.stays.lasting();
   Registry::disown(block, held);
   mover.taken(address, size); // it was noted as free, and is not
+  if (stays) {
+    staying_.insert(address);
+  }
   return true;
 }
 
@@ -347,6 +354,7 @@ void Pager::step(uint32_t optimizer) {
 }
 
 void Pager::born(Block& block) {
+  staying_.erase(block.memory.get()); // it was given back without LMS
   recorders.users.allocated(block.number, block.size);
   follower.allocated(block);
 }

@@ -10,6 +10,8 @@
 #include <torch/csrc/cuda/lms/room/pools.h>
 #include <torch/csrc/cuda/lms/room/room.h>
 
+#include <unordered_set>
+
 namespace torch::cuda::lms {
 
 // All parts of LMS for one device: its blocks, the mover, the room and the pools, and the functions
@@ -110,6 +112,9 @@ class Pager : private Registry::Listener {
   void died(Block* block) noexcept override;
 
   const Native native_;
+  // Memory that LMS does not manage any more, and whose block stayed for good: if it gets another
+  // block, that stays, too.
+  std::unordered_set<const void*> staying_;
   c10::Allocator* const tier_;
   const c10::Allocator* const before_;
 };

@@ -189,7 +189,7 @@ void Room::check_not_captured(const Block& block) {
       "LMS: a storage of ",
       block.size,
       " bytes is in host memory, and nothing can be paged in while a CUDA graph is captured. "
-      "Hold it with torch.cuda.lms.resident(...) before the capture, or capture with LMS off.");
+      "Hold it with torch.cuda.lms.resident(...) before the capture.");
 }
 
 // Pages the block in, into memory from obtain(bytes). Pauses the mutex.
