@@ -38,8 +38,8 @@ LMS_API void* lms_python_kernel(const char* name, uint64_t reads);
 // the launch uses. Otherwise it calls `guarded`.
 LMS_API PyObject* lms_python_data_ptr(PyObject* type, PyObject* guarded);
 
-// Makes a DLPackExchangeAPI call `function` with each tensor before it hands out the address. Returns
-// 0 if its version is not known, or if there are more than 4 of them.
+// Makes a DLPackExchangeAPI call `function` with each tensor before it hands out the address.
+// Returns 0 if its version is not known, or if there are more than 4 of them.
 LMS_API int lms_python_exchange(void* exchange, PyObject* function);
 
 // Returns a function of a tensor: False if its address is a multiple of 16, which it says without
