@@ -20,7 +20,8 @@ def autoload():
     """Adds LMS to PyTorch. Called by PyTorch while it is imported.
 
     Does nothing if this PyTorch has LMS already. Never raises: a PyTorch that LMS does not support
-    works as without this package, and the first use of LMS warns.
+    works as without this package, and the first use of LMS warns. Where warnings are errors, they
+    are written to stderr instead while PyTorch is imported.
     """
     global _done
     # Before the lock is taken, because another thread may be importing it, and call this function.
@@ -37,11 +38,14 @@ def autoload():
         except Exception as error:
             import warnings
 
-            warnings.warn(
+            text = (
                 "torch-lms cannot be used with this PyTorch, which works without it ({}: {}). "
-                "Reinstall torch-lms.".format(type(error).__name__, error),
-                stacklevel=2,
+                "Reinstall torch-lms.".format(type(error).__name__, error)
             )
+            try:
+                warnings.warn(text, stacklevel=2)
+            except Exception:  # where warnings are errors, this one would keep torch from working
+                print(text, file=sys.stderr)
 
 
 # This module does not import torch: one thread could import torch, which imports this module, while

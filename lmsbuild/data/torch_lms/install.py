@@ -45,7 +45,11 @@ def install():
         for make in prepared:
             make()
         _edit_when_imported(release["modules"])
-    lms._begin()
+    try:
+        lms._begin()
+    except Warning as warning:
+        # Where warnings are errors. The program imports torch, which is no use of LMS.
+        print("torch-lms: {}".format(warning), file=sys.stderr)
 
 
 def _release():

@@ -281,6 +281,25 @@ def test_the_environment_asks_for_lms_where_there_is_none(site: Path) -> None:
     assert said.endswith("runs")
 
 
+def test_torch_can_be_imported_where_warnings_are_errors(site: Path) -> None:
+    change(site, "torch/__init__.py", "9.1.0+cu130", "9.2.0")
+    change(site, "torch/cuda/__init__.py", "def device", f"{LAZY_CALL}def device")
+    said = python(site, "import torch; print('runs')", "-Werror", PYTORCH_LMS="1")
+    assert "torch-lms: LMS has no effect: torch-lms has no library for PyTorch 9.2.0" in said
+    assert "Reinstall" not in said
+    assert "runs" in said
+    # The program's own call of LMS is an error there, as any other warning.
+    use = "import torch\ntry: torch.cuda.set_enabled_lms(True)\nexcept UserWarning: print('raised')"
+    assert python(site, use, "-Werror") == "raised"
+
+
+def test_a_damaged_package_where_warnings_are_errors(site: Path) -> None:
+    (site / "torch_lms/package.json").write_text("{")
+    said = python(site, "import torch; print(torch.cuda.memory_stats())", "-Werror")
+    assert "torch-lms cannot be used with this PyTorch, which works without it" in said
+    assert "{}" in said.splitlines()
+
+
 def test_the_oracle_says_that_it_cannot_watch(site: Path) -> None:
     change(site, "torch/__init__.py", "9.1.0+cu130", "9.2.0")
     change(site, "torch/cuda/__init__.py", "def device", "def _lazy_call(f):\n    f()\ndef device")
