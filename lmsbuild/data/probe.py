@@ -3,10 +3,16 @@
 It runs there without lmsbuild, and reports instead of failing.
 """
 
+import sys
+
+# With `python -c`, the current folder comes first. What lies there, a torch or a json.py, is not
+# what programs elsewhere import.
+if sys.path[:1] == [""]:
+    del sys.path[0]
+
 import json
 import os
 import platform
-import sys
 
 _TRIAL_BYTES = 4 << 20
 
@@ -25,9 +31,6 @@ def main():
         "settings": {},
         "trial": None,
     }
-    # A folder called torch in the current one is not what programs elsewhere import.
-    if sys.path[:1] == [""]:
-        del sys.path[0]
     try:
         import torch
     except Exception as error:

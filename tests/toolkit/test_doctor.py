@@ -208,6 +208,15 @@ def test_a_folder_called_torch_where_one_stands_is_not_it(
     assert wrong(told()) == []
 
 
+@pytest.mark.parametrize("name", ["json", "os", "platform", "ctypes"])
+def test_no_module_of_the_current_folder_is_run(
+    told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    assert wrong(told()) == []
+
+
 def test_unknown_origin(told: Any) -> None:
     assert "made from: unknown" in text(report(told(provenance=False)))
 
