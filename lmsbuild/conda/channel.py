@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,11 @@ from lmsbuild.conda.platforms import NOARCH, SUBDIRS
 from lmsbuild.errors import (
     ChangedPackageError,
     ChannelError,
-    FileAccessError,
     PackagingError,
     StaleIndexError,
 )
 from lmsbuild.tools import lock
-from lmsbuild.tools.atomic import draft
+from lmsbuild.tools.atomic import copies
 from lmsbuild.tools.cache import sha256_of
 from lmsbuild.tools.hashes import Hashes, once
 
@@ -84,8 +83,8 @@ class Channel:
         Packages that the channel already has are reported with ``say`` and skipped.
 
         Raises:
-            ChannelError: a file is not a conda package, its name does not match its content, or
-                its files are not those that it describes. Nothing is added.
+            ChannelError: a file, or one in the channel, is not a conda package, its name does not
+                match its content, or its files are not those that it describes. Nothing is added.
             ChangedPackageError: the channel has another package of this name. Nothing is added.
             BusyError: another lmsbuild is using the channel.
             PackagerError, PackagingError: as index().
@@ -96,9 +95,9 @@ class Channel:
             new = {path: to for path, to in targets.items() if not self._has(path, to, say)}
             for source in new:
                 package_file.check_files(source)
-            for source, target in new.items():
-                _copy(source, target)
-            self._index()
+            for path in self._files():  # packages are large: before the first one is copied
+                self._check_place(path)
+            self._index(new)
         return list(new.values())
 
     def index(self) -> None:
@@ -114,7 +113,7 @@ class Channel:
         for path in self._files():
             self._check_place(path)
         with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
-            self._index()
+            self._index({})
 
     def packages(self) -> list[Package]:
         """The packages in the index, sorted. Raises ChannelError if it is missing or malformed."""
@@ -249,20 +248,23 @@ class Channel:
         if not self.folder.is_dir():
             raise ChannelError(f"{self.folder}: no such folder; see `lmsbuild channel add`")
 
-    def _index(self) -> None:
-        """Write the index into a new folder, and then replace the old files.
+    def _index(self, new: Mapping[Path, Path]) -> None:
+        """Copy new packages (targets by source), write the index of the channel into a new folder,
+        and then replace the old files.
 
-        A reader sees the old index or the new one. On failure, the old one stays.
+        A reader sees the old index or the new one. On failure, the old one stays, and the new
+        packages do not. Once an index may name them, they do.
         """
         rattler = extra.require("rattler.index")
         work = self.folder / _NEW_INDEX
         shutil.rmtree(work, ignore_errors=True)
         try:
-            for subdir in ALL_SUBDIRS:
-                (work / subdir).mkdir(parents=True)
-            for path in self._files():
-                _link(path, work / path.parent.name / path.name)
-            _run(rattler.index_fs, work)
+            with copies(new):
+                for subdir in ALL_SUBDIRS:
+                    (work / subdir).mkdir(parents=True)
+                for path in self._files():
+                    _link(path, work / path.parent.name / path.name)
+                _run(rattler.index_fs, work)
             for subdir in ALL_SUBDIRS:
                 self._adopt(work / subdir, self.folder / subdir)
             (self.folder / _CHANNEL_DATA).unlink(missing_ok=True)
@@ -305,12 +307,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:  # a file system without hard links
         target.symlink_to(os.path.relpath(source, target.parent))
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with draft(target) as unfinished:
-        try:
-            shutil.copyfile(source, unfinished)
-        except shutil.SameFileError as error:
-            raise FileAccessError(f"{source}: copied onto itself") from error

@@ -59,9 +59,8 @@ def name_of(path: Path) -> tuple[str, Version]:
 
 
 def read_metadata(path: Path) -> bytes:
-    """METADATA of a wheel, whose name and version have to be those of the file's name.
-
-    Raises WheelIndexError.
+    """METADATA of a wheel, of which the index needs that its name and version are those of the
+    file's name, and that its Requires-Python can be read. Raises WheelIndexError.
     """
     name, version = name_of(path)
     try:
@@ -80,6 +79,7 @@ def read_metadata(path: Path) -> bytes:
             f"{path.name} has the METADATA of {found_name} {found_version}; build it again, or"
             " give it the name that it was published under"
         )
+    _requires_python(path, metadata)
     return metadata
 
 
@@ -91,13 +91,6 @@ def read_entry(
     ``advance`` gets the number of bytes read. Raises WheelIndexError.
     """
     name, version = name_of(path)
-    requires = str(BytesHeaderParser().parsebytes(metadata)["Requires-Python"] or "").strip()
-    try:
-        SpecifierSet(requires)
-    except InvalidSpecifier as error:
-        raise WheelIndexError(
-            f"{path.name}: its Requires-Python cannot be read ({error}); build it again"
-        ) from error
     status = path.stat()
     time = datetime.fromtimestamp(int(status.st_mtime), timezone.utc)
     return Entry(
@@ -106,7 +99,18 @@ def read_entry(
         version=str(version),
         sha256=hashes.sha256(path, advance),
         size=status.st_size,
-        requires_python=requires,
+        requires_python=_requires_python(path, metadata),
         metadata_sha256=hashlib.sha256(metadata).hexdigest(),
         upload_time=time.strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+
+
+def _requires_python(path: Path, metadata: bytes) -> str:
+    requires = str(BytesHeaderParser().parsebytes(metadata)["Requires-Python"] or "").strip()
+    try:
+        SpecifierSet(requires)
+    except InvalidSpecifier as error:
+        raise WheelIndexError(
+            f"{path.name}: its Requires-Python cannot be read ({error}); build it again"
+        ) from error
+    return requires

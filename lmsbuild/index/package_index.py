@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from lmsbuild.errors import ChangedPackageError, StaleIndexError, WheelIndexErro
 from lmsbuild.index import pages
 from lmsbuild.index.entry import ENDING, METADATA_ENDING, Entry, name_of, read_entry, read_metadata
 from lmsbuild.tools import lock
-from lmsbuild.tools.atomic import draft, remove_drafts, write_bytes
+from lmsbuild.tools.atomic import copies, remove_drafts, write_bytes
 from lmsbuild.tools.hashes import Hashes, once
 from lmsbuild.tools.report import Report, counter
 
@@ -47,7 +46,8 @@ class PackageIndex:
         Wheels that are there already are reported with ``say`` and skipped.
 
         Raises:
-            WheelIndexError: a file is no wheel, or its name does not match its content.
+            WheelIndexError: a file, or one that lies in the folder, is no wheel, or its name does
+                not match its content. Nothing is added.
             ChangedPackageError: the folder has another wheel of this name. Nothing is added.
             BusyError: another lmsbuild is working in the folder.
         """
@@ -58,10 +58,9 @@ class PackageIndex:
         with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
             remove_drafts(self.folder)
             new = {path: to for path, to in targets.items() if not self._has(path, to, say)}
-            for source, target in new.items():
-                with draft(target) as unfinished:
-                    shutil.copyfile(source, unfinished)
-            self._index(report)
+            for path in self._wheels():  # wheels are large: before the first one is copied
+                read_metadata(path)
+            self._index(new, report)
         return list(new.values())
 
     def index(self, report: Report) -> None:
@@ -78,7 +77,7 @@ class PackageIndex:
                 f"{self.folder} has no wheels; put some there, or name them after the folder"
             )
         with lock.exclusive(self.folder / _LOCK_FILE, self.folder):
-            self._index(report)
+            self._index({}, report)
 
     def entries(self) -> list[Entry]:
         """What the index says, by project. Raises WheelIndexError if it cannot be read."""
@@ -158,7 +157,20 @@ class PackageIndex:
             " one another version, or delete the old one"
         )
 
-    def _index(self, report: Report) -> None:
+    def _index(self, new: Mapping[Path, Path], report: Report) -> None:
+        """Copy new wheels (targets by source) and index the folder. If a wheel cannot be indexed,
+        the new ones do not stay. Once a page may name them, they do."""
+        with copies(new):
+            metadata, entries = self._read(report)
+        # What a page names is there before the page, and goes after it.
+        for name, data in metadata.items():
+            self._write(f"{name}{METADATA_ENDING}", data)
+        for name, data in self._pages(entries):
+            self._write(name, data)
+        self._remove_others(metadata.keys(), {entry.project for entry in entries})
+
+    def _read(self, report: Report) -> tuple[dict[str, bytes], list[Entry]]:
+        """METADATA of the wheels in the folder, by name, and their entries."""
         wheels = self._wheels()
         for path in wheels:
             name_of(path)  # before the first one is read
@@ -171,12 +183,7 @@ class PackageIndex:
             entry = read_entry(path, metadata[path.name], self._hashes, advance)
             time = known.get((entry.file, entry.sha256), entry.upload_time)
             entries.append(replace(entry, upload_time=time))
-        # What a page names is there before the page, and goes after it.
-        for name, data in metadata.items():
-            self._write(f"{name}{METADATA_ENDING}", data)
-        for name, data in self._pages(entries):
-            self._write(name, data)
-        self._remove_others(metadata.keys(), {entry.project for entry in entries})
+        return metadata, entries
 
     def _upload_times(self) -> dict[tuple[str, str], str]:
         """When the wheels came into the index, by name and hash: a copy of the folder may have

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lmsbuild.errors import FileAccessError
 from lmsbuild.tools.lock import exclusive
 
 SUFFIX = ".unfinished"
@@ -28,6 +29,31 @@ def draft(path: Path) -> Iterator[Path]:
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def copies(targets: Mapping[Path, Path]) -> Iterator[None]:
+    """Copy files to names that are free; ``targets`` has them by source.
+
+    When a copy fails or the block raises, none of them stays.
+
+    Raises FileAccessError if a draft is its own source; OSError.
+    """
+    begun: list[Path] = []
+    try:
+        for source, target in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            begun.append(target)
+            with draft(target) as unfinished:
+                try:
+                    shutil.copyfile(source, unfinished)
+                except shutil.SameFileError as error:
+                    raise FileAccessError(f"{source}: copied onto itself") from error
+        yield
+    except BaseException:
+        for target in begun:
+            target.unlink(missing_ok=True)
         raise
 
 

@@ -211,6 +211,36 @@ def test_a_failure_leaves_the_old_index(
     assert not [name for name in names(channel.folder) if "lmsbuild" in name]
 
 
+def test_a_failure_leaves_no_new_package(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = stub(tmp_path / "made", "more", subdir="linux-64")
+
+    def fail(_index_fs: Any, _folder: Path) -> None:
+        raise PackagingError("planted")
+
+    monkeypatch.setattr(channel_module, "_run", fail)
+    before = names(channel.folder)
+    with pytest.raises(PackagingError, match="planted"):
+        channel.add([more], unheard)
+    assert names(channel.folder) == before
+    channel.check()
+
+
+@pytest.mark.parametrize("broken", ["broken-1.0-0.conda", "broken-1.0-0.tar.bz2"])
+def test_a_broken_package_that_lies_there_keeps_others_out(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    more = stub(tmp_path / "made", "more", subdir="linux-64")
+    (channel.folder / "linux-64" / broken).write_bytes(b"no package")
+    before = names(channel.folder)
+    # Not even copied, and removed again.
+    monkeypatch.setattr(shutil, "copyfile", None)
+    with pytest.raises(ChannelError, match="broken"):
+        channel.add([more], unheard)
+    assert names(channel.folder) == before
+
+
 def test_only_one_lmsbuild_works_there(channel: Channel, package: Path) -> None:
     with (
         lock.exclusive(channel.folder / ".lmsbuild.lock", channel.folder),

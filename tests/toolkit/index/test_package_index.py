@@ -19,6 +19,7 @@ from lmsbuild.errors import (
     StaleIndexError,
     WheelIndexError,
 )
+from lmsbuild.index import package_index
 from lmsbuild.index.package_index import PackageIndex
 from lmsbuild.tools import lock
 from toolkit.helpers import small_wheel
@@ -217,10 +218,42 @@ def test_what_is_no_wheel_is_named(
     assert state(index.folder) == before
 
 
+def test_a_broken_wheel_that_lies_there_keeps_others_out(
+    index: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (index.folder / "broken-1.0-py3-none-any.whl").write_bytes(b"no zip")
+    new = small_wheel.write(tmp_path / "made", "thing", "3.0")
+    before = state(index.folder)
+    # Not even copied, and removed again.
+    monkeypatch.setattr(shutil, "copyfile", None)
+    with pytest.raises(WheelIndexError, match=r"broken-1.*is no wheel"):
+        index.add([new], unheard, ignore)
+    assert state(index.folder) == before
+
+
+def test_a_wheel_that_cannot_be_indexed_does_not_stay(
+    index: PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = small_wheel.write(tmp_path / "made", "thing", "3.0")
+    before = state(index.folder)
+
+    def fail(path: Path, *_: Any) -> None:
+        raise OSError(f"planted: {path.name}")
+
+    monkeypatch.setattr(package_index, "read_entry", fail)
+    with pytest.raises(OSError, match="planted"):
+        index.add([new], unheard, ignore)
+    assert state(index.folder) == before
+
+
 def test_a_malformed_requires_python_is_refused(index: PackageIndex, tmp_path: Path) -> None:
     small_wheel.write(index.folder, "thing", "3.0", headers="Requires-Python: three\n")
     with pytest.raises(WheelIndexError, match="Requires-Python cannot be read"):
         index.index(ignore)
+    other = small_wheel.write(tmp_path, "thing", "4.0", headers="Requires-Python: four\n")
+    with pytest.raises(WheelIndexError, match=r"thing-4.*Requires-Python cannot be read"):
+        index.add([other], unheard, ignore)
+    assert not (index.folder / other.name).exists()
 
 
 @pytest.mark.parametrize("exists", [True, False])
