@@ -28,6 +28,7 @@ _VARIABLES = (
 )
 _PROBE_SECONDS = 300  # importing torch from a slow disk takes minutes
 _GIB = 1 << 30
+_NO_LIMIT = 1 << 62  # version 1 of cgroups says it with a huge number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +51,8 @@ class Host:
     """The machine's memory. Bytes; None where the system does not tell, or sets no limit.
 
     Attributes:
-        available: what the machine has left.
-        allowed: what the process's memory cgroup has left.
+        available: what the machine has left, without the part that the runtime leaves free.
+        allowed: what the process's memory cgroups have left, without this part.
         lockable: RLIMIT_MEMLOCK.
     """
 
@@ -279,36 +280,76 @@ def _size(value: int) -> str:
     return f"{value} bytes"
 
 
+# The memory that is left is what the runtime would say, which decides how much it may pin:
+# patches/runtime/torch/csrc/cuda/lms/host/host.cpp.
+
+
 def _available(meminfo: Path) -> int | None:
-    try:
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+    total, available = (1024 * _field(meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
+    return max(0, available - _reserve(total)) if total else None
 
 
 def _allowed(root: Path) -> int | None:
-    """The smallest rest of the process's cgroup (version 2) and those above it."""
+    """The smallest rest of the process's memory cgroups (version 1 or 2) and those above them."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return None
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return None
-    base = root / "sys/fs/cgroup"
-    folder = base / own.strip("/")
     rests = []
-    for place in (folder, *folder.parents):
-        if place != base and base not in place.parents:
-            break
-        try:
-            limit = (place / "memory.max").read_text().strip()
-            if limit != "max":
-                used = int((place / "memory.current").read_text())
-                rests.append(max(0, int(limit) - used))
-        except (OSError, ValueError):
+    for line in lines:
+        _, _, rest = line.partition(":")
+        names, _, group = rest.partition(":")
+        if names and "memory" not in names.split(","):
             continue
-    return min(rests, default=None)
+        base = root / "sys/fs/cgroup" / ("memory" if names else "")
+        while group:
+            folder = base / group.strip("/")
+            rests.append(_rest_of_version_1(folder) if names else _rest_of_version_2(folder))
+            group = group.rpartition("/")[0] or ("/" if group != "/" else "")
+    return min((rest for rest in rests if rest is not None), default=None)
+
+
+def _rest_of_version_1(folder: Path) -> int | None:
+    limit = _number(folder / "memory.limit_in_bytes")
+    if limit is None or limit >= _NO_LIMIT:
+        return None
+    return _rest(folder, limit, "memory.usage_in_bytes", "total_")  # with the groups below
+
+
+def _rest_of_version_2(folder: Path) -> int | None:
+    # Above memory.high, the kernel slows the group down until it frees memory.
+    limits = [_number(folder / name) for name in ("memory.max", "memory.high")]
+    known = [limit for limit in limits if limit is not None]
+    return _rest(folder, min(known), "memory.current", "") if known else None
+
+
+def _rest(folder: Path, limit: int, usage: str, prefix: str) -> int:
+    # Pages that only cache files are reclaimed before the limit is enforced.
+    stat = folder / "memory.stat"
+    files = sum(_field(stat, f"{prefix}{name}") for name in ("inactive_file", "active_file"))
+    used = max(0, (_number(folder / usage) or 0) - files)
+    return max(0, limit - used - _reserve(limit))
+
+
+def _reserve(total: int) -> int:
+    """Kept free: the kernel kills processes before an allocation fails."""
+    return total // 64
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None if it has a word ("max"), or is not there."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _field(path: Path, name: str) -> int:
+    """The number after a word, in a file with lines of the form "word number"; 0 without one."""
+    try:
+        for line in path.read_text().splitlines():
+            if line.split()[:1] == [name]:
+                return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0

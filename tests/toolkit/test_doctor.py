@@ -239,22 +239,69 @@ def test_little_host_memory_is_told(told: Any) -> None:
     assert "has to fit into 10.0 GiB" in text(report(found, contained))
 
 
+def read(root: Path, files: dict[str, str]) -> Host:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return read_host(root)
+
+
 def test_the_hosts_memory_is_read(tmp_path: Path) -> None:
     files = {
-        "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    2048 kB\n",
+        "proc/meminfo": "MemTotal: 64 kB\nMemFree: 1 kB\nMemAvailable:    48 kB\n",
         "proc/self/cgroup": "0::/a/b\n",
-        "sys/fs/cgroup/a/memory.max": "1000\n",
+        "sys/fs/cgroup/a/memory.max": "6400\n",
         "sys/fs/cgroup/a/memory.current": "400\n",
         "sys/fs/cgroup/a/b/memory.max": "max\n",
     }
-    for name, content in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    host = read_host(tmp_path)
-    assert (host.available, host.allowed, host.left) == (2048 << 10, 600, 600)
+    host = read(tmp_path, files)
+    assert (host.available, host.allowed, host.left) == (47 << 10, 5900, 5900)
     empty = read_host(tmp_path / "nothing")
     assert (empty.available, empty.allowed, empty.left) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        # What only caches files does not count, neither in the group nor in one above it.
+        (
+            {
+                "memory.max": "6400\n",
+                "memory.current": "6400\n",
+                "memory.stat": "anon 1000\ninactive_file 3000\nactive_file 2000\nfile 5400\n",
+                "a/memory.max": "max\n",
+            },
+            6400 - 1400 - 100,
+        ),
+        ({"memory.stat": "inactive_file 9\n", "a/memory.max": "640\n"}, 630),
+        ({"a/memory.max": "6400\n", "a/memory.current": "6350\n"}, 0),
+        ({"a/memory.max": "max\n", "a/memory.high": "3200\n", "a/memory.current": "1000"}, 2150),
+        ({"a/memory.max": "640\n", "a/memory.high": "3200\n"}, 630),
+        ({"a/memory.max": "max\n", "memory.max": "max\n"}, None),
+    ],
+)
+def test_the_rest_of_a_cgroup(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    placed = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
+    host = read(tmp_path, {"proc/self/cgroup": "0::/a\n", **placed})
+    assert host.allowed == expected
+
+
+def test_the_rest_of_a_cgroup_of_version_1(tmp_path: Path) -> None:
+    groups = "5:cpu,cpuacct:/other\n4:devices,memory:/a/b\n0::/a/b\n"
+    none = f"{(1 << 63) - 4096}\n"
+    files = {
+        "proc/self/cgroup": groups,
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": none,
+        "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "6400\n",
+        "sys/fs/cgroup/memory/a/memory.usage_in_bytes": "6400\n",
+        "sys/fs/cgroup/memory/a/memory.stat": "active_file 9\ntotal_active_file 5000\n",
+        "sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": none,
+    }
+    assert read(tmp_path, files).allowed == 6400 - 1400 - 100
+    files["sys/fs/cgroup/memory/a/memory.limit_in_bytes"] = none
+    assert read(tmp_path, files).allowed is None
+    assert read(tmp_path, files | {"proc/self/cgroup": "nonsense\n"}).allowed is None
 
 
 @pytest.mark.parametrize("body", ["import os; os._exit(7)", "print('{'); import os; os._exit(0)"])
