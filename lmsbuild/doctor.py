@@ -154,7 +154,7 @@ def _examine(
 def _library(told: Mapping[str, Any], registry: Registry) -> Iterator[Finding]:
     lms = told["lms"]
     if lms is None:
-        yield Finding(topic="LMS", text=_how_to_get(told["torch"], registry), wrong=True)
+        yield Finding(topic="LMS", text=_how_to_get(told, registry), wrong=True)
         return
     if lms["unsupported"]:
         yield Finding(topic="LMS", text=f"has no effect: {lms['unsupported']}", wrong=True)
@@ -183,7 +183,10 @@ def _library(told: Mapping[str, Any], registry: Registry) -> Iterator[Finding]:
     )
 
 
-def _how_to_get(torch: Mapping[str, Any], registry: Registry) -> str:
+def _how_to_get(told: Mapping[str, Any], registry: Registry) -> str:
+    torch = told["torch"]
+    if torch["cuda"] is None:
+        return "this torch is built without CUDA: install the CUDA build of this release"
     version = str(torch["version"]).partition("+")[0]
     try:
         tag = registry.get(version)
@@ -191,13 +194,21 @@ def _how_to_get(torch: Mapping[str, Any], registry: Registry) -> str:
         return f"this torch has none; {error}"
     if "graft" not in tag.strategies:
         return "this torch has none; build one that has, from source (docs/v1.md)"
-    return (
-        "this torch has none; add it with `lmsbuild overlay`, or build one that has:"
-        f" lmsbuild wheel {tag.name}"
-    )
+    build = f"build one that has: lmsbuild wheel {tag.name}"
+    wanted = tag.cuda.partition(".")[0]
+    if torch["cuda"].partition(".")[0] != wanted:
+        return f"this torch has none; install its build for CUDA {wanted}, or {build}"
+    ways = "`lmsbuild overlay`"
+    if tag.variant is None and told["machine"] in tag.architectures:
+        ways += f" or torch-lms (`lmsbuild addon --tag {tag.name}`)"
+    return f"this torch has none; add it with {ways}, or {build}"
 
 
 def _device(told: Mapping[str, Any]) -> Iterator[Finding]:
+    if told["torch"]["cuda"] is None:
+        text = "none that can be used, because this torch is built without CUDA"
+        yield Finding(topic="GPU", text=text, wrong=True)
+        return
     if not told["devices"]:
         reason = told["cuda_error"] or "torch finds none"
         yield Finding(

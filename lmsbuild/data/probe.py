@@ -21,6 +21,7 @@ def main():
     told = {
         "python": platform.python_version(),
         "executable": sys.executable,
+        "machine": platform.machine(),
         "torch": None,
         "error": "",
         "lms": None,
@@ -106,6 +107,8 @@ def _library(torch, lms, path):
 
 
 def _devices(torch, told):
+    if told["torch"]["cuda"] is None:
+        return  # a build without CUDA lacks what is asked below
     try:
         # Before 2.0 there is no other.
         told["backend"] = getattr(torch.cuda, "get_allocator_backend", lambda: "native")()

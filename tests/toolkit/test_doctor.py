@@ -61,6 +61,7 @@ def fake_torch(
     folder: Path,
     *,
     version: str = f"{TAG.version}+cu130.lms1",
+    cuda: str | None = "13.0",
     equal: bool = True,
     devices: int = 1,
     backend: str = "native",
@@ -72,7 +73,7 @@ def fake_torch(
     """A folder for PYTHONPATH with a torch in it."""
     files = {
         "torch/__init__.py": TORCH.format(version=version, equal=equal),
-        "torch/version.py": "cuda = '13.0'\n",
+        "torch/version.py": f"cuda = {cuda!r}\n",
         "torch/cuda/__init__.py": CUDA.format(devices=devices, backend=backend),
         "torch/cuda/lms/__init__.py": LMS.format(resident=resident),
         f"torch-{version}.dist-info/METADATA": f"Name: torch\nVersion: {version}\n",
@@ -137,6 +138,10 @@ def test_all_is_well(told: Any, tmp_path: Path) -> None:
             {"lms": False, "abi": None, "version": f"{TAG.version}7"},
             "this torch has none; there are no patches for",
         ),
+        (
+            {"lms": False, "abi": None, "version": TAG.version, "cuda": "9.0"},
+            f"install its build for CUDA {TAG.cuda.partition('.')[0]}, or build one",
+        ),
         ({"abi": None}, "library: does not load: there is no "),
         ({"abi": 1}, "has interface version 1, and torch.cuda.lms needs 2"),
         ({"devices": 0}, "GPU: none that can be used (RuntimeError: Found no NVIDIA driver on"),
@@ -149,6 +154,31 @@ def test_what_is_wrong(told: Any, options: dict[str, Any], expected: str) -> Non
     first, *more = wrong(told(**options))
     assert expected in first
     assert more == []
+
+
+def test_ways_to_add_lms(told: Any) -> None:
+    found = told(lms=False, abi=None, version=TAG.version)
+    (line,) = wrong({**found, "machine": TAG.architectures[0]})
+    assert f"with `lmsbuild overlay` or torch-lms (`lmsbuild addon --tag {TAG.name}`), or" in line
+    (line,) = wrong({**found, "machine": "riscv64"})
+    assert "with `lmsbuild overlay`, or" in line
+    old = next(tag for tag in load_registry() if tag.variant and "graft" in tag.strategies)
+    torch = {"version": old.version, "cuda": old.cuda, "path": ""}
+    (line,) = wrong({**found, "machine": old.architectures[0], "torch": torch})
+    assert "with `lmsbuild overlay`, or" in line
+
+
+def test_a_build_without_cuda(told: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    found = told(lms=False, abi=None, version=f"{TAG.version}+cpu", cuda=None)
+    # It has the function, but not what the function asks.
+    with (site / "torch/cuda/__init__.py").open("a") as file:
+        file.write("\ndef get_allocator_backend(): raise AttributeError('_cuda_getAllocator')\n")
+    found = ask(sys.executable)
+    assert found["cuda_error"] == ""
+    lms, gpu = wrong(found)
+    assert lms == "LMS: this torch is built without CUDA: install the CUDA build of this release"
+    assert gpu == "GPU: none that can be used, because this torch is built without CUDA"
 
 
 def test_in_the_folder_of_an_overlay(told: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
