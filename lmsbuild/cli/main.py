@@ -89,6 +89,8 @@ def describe(error: Exception) -> LmsbuildError | None:
         return None
     where = error.filename or "a file"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # Of a copy, the second name is what is written.
+        where = error.filename2 or where
         failure: LmsbuildError = NoSpaceError(
             f"no disk space left while writing {where}; free some, or name another directory"
         )

@@ -151,6 +151,16 @@ def test_a_full_disk(failing: list[BaseException]) -> None:
     )
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_copy_to_a_full_disk_names_what_is_written(
+    failing: list[BaseException], number: int
+) -> None:
+    failing.append(OSError(number, "full", "from/x.whl", None, "to/x.whl"))
+    assert "while writing to/x.whl;" in failed(invoke("fail"), errors.NoSpaceError)
+    failing[0] = OSError(errno.ENOENT, "No such file", "from/x.whl", None, "to/x.whl")
+    assert "from/x.whl: No such file" in failed(invoke("fail"), errors.FileAccessError)
+
+
 def test_an_interrupt_is_quiet(failing: list[BaseException]) -> None:
     failing.append(KeyboardInterrupt())
     result = invoke("fail")
