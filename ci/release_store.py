@@ -18,6 +18,7 @@ from lmsbuild.tools.hashes import Hashes
 
 SUMS = "SHA256SUMS"
 SIGNATURES = (f"{SUMS}.asc", f"{SUMS}.sigstore.json")
+_KEY_FILE = "gpg-key"  # among the records
 
 
 class ReleaseError(CheckError):
@@ -140,16 +141,25 @@ class Store:
         return sums
 
     def sign(self, gpg_key: str, sigstore: bool) -> None:
-        """Sign the checksums with what is asked for, unless a signature is there.
+        """Sign the checksums with what is asked for, unless this signature is there.
 
         Raises ReleaseError.
         """
         asc, bundle = (self.site / name for name in SIGNATURES)
-        if gpg_key and not asc.exists():
+        if gpg_key and not (asc.exists() and self._signed_with() == gpg_key):
             gpg = ("gpg", "--batch", "--yes", "--local-user", gpg_key, "--armor", "--detach-sign")
             self._sign((*gpg, "--output"), asc)
+            self._records.mkdir(parents=True, exist_ok=True)
+            write_bytes(self._records / _KEY_FILE, gpg_key.encode())
         if sigstore and not bundle.exists():
             self._sign(("cosign", "sign-blob", "--yes", "--bundle"), bundle)
+
+    def _signed_with(self) -> str:
+        """The key of the last gpg signature, as it was named; empty if it is not known."""
+        try:
+            return (self._records / _KEY_FILE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
 
     def _sign(self, command: Sequence[str], signature: Path) -> None:
         if shutil.which(command[0]) is None:

@@ -335,6 +335,14 @@ def test_gpg_signs_the_checksums(site: Site, monkeypatch: pytest.MonkeyPatch) ->
         before = signature.read_bytes()
         assert site.run("--gpg-key", "release@example.org") == 0
         assert signature.read_bytes() == before
+        # Another key signs anew.
+        subprocess.run(["gpg", *key, "other@example.org", "ed25519", "sign"], check=True)
+        for name in ("other@example.org", "release@example.org"):
+            assert site.run("--gpg-key", name) == 0
+            done = subprocess.run(verify, capture_output=True, text=True, check=True)
+            assert name in done.stderr
+            assert signature.read_bytes() != before
+            before = signature.read_bytes()
         # A signature of other checksums is worse than none.
         given = ("--tag", TAG.name, "--arch", ARCHITECTURE, "--python", TAG.pythons[0])
         assert site.run(*given) == 0
