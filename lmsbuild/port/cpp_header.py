@@ -13,6 +13,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*(?:(?<=\\)\n[^\n]*)*", re.MULTILINE)
 _MACRO = re.compile(r"#\s*define\s+(\w+)")
 _SCOPE = re.compile(r"(?:inline\s+)?namespace\b|extern\s+\"")
+# A macro without a semicolon in front of a namespace, which is not a function's body.
+_PRAGMA = re.compile(r"(?:[A-Z][A-Z0-9_]*\s*\([^()]*\)\s*)+(?=(?:inline\s+)?namespace\b)")
 _TEMPLATE = re.compile(r"template\s*<")
 _TYPE = re.compile(r"(class|struct|union|enum)\b")
 _ACCESS = re.compile(r"(?:(?:public|private|protected)\s*:(?!:)\s*)+")
@@ -45,7 +47,8 @@ def _own(texts: list[str]) -> set[str]:
 
 def _scope(text: str, prefix: str) -> Iterator[tuple[str, str]]:
     for head, body in _statements(text):
-        declared = _ACCESS.sub("", head, count=1) if _ACCESS.match(head) else head
+        before = _ACCESS.match(head) or _PRAGMA.match(head)
+        declared = head[before.end() :] if before else head
         if not declared:
             continue
         if body is not None and _SCOPE.match(declared):

@@ -23,17 +23,19 @@ class Watched:
         overridden: classes whose virtual methods the runtime's allocator forwards.
         classes: classes of which all members are compared.
         names: other declarations; members as "Class::member".
+        old: those that the newest release does not have in this header.
     """
 
     path: str
     overridden: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    old: tuple[str, ...] = ()
 
     def covers(self, name: str) -> bool:
         owner = name.rpartition("::")[0]
         whole = (*self.overridden, *self.classes)
-        return name in (*self.names, *whole) or owner in whole
+        return name in (*self.names, *self.old, *whole) or owner in whole
 
 
 @dataclass(frozen=True, kw_only=True)

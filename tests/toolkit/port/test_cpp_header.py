@@ -113,3 +113,8 @@ def test_a_name_that_is_only_taken_over_counts_once() -> None:
 def test_a_header_that_is_cut_short_is_no_endless_loop() -> None:
     for end in range(0, len(HEADER), 7):
         declarations(HEADER[:end])
+
+
+def test_a_macro_in_front_of_a_namespace() -> None:
+    text = 'PUSH_IGNORED("-Wx")\nPUSH()\nnamespace c10 { enum class E : int8_t { A }; }\nPOP()'
+    assert declarations(text)["E"] == ("enum class E : int8_t { A }",)

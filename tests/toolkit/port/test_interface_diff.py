@@ -10,9 +10,9 @@ import pytest
 
 from lmsbuild._compat import tomllib
 from lmsbuild.port.cpp_header import declarations
-from lmsbuild.port.interface_diff import Change, compare, load_watched
+from lmsbuild.port.interface_diff import Change, Headers, compare, load_watched
 from lmsbuild.port.port import headers_of
-from lmsbuild.registry import load_registry
+from lmsbuild.registry import Tag, load_registry
 from lmsbuild.resources import data_file, patches_dir
 from lmsbuild.wheel.base import identify
 from toolkit.checkout.test_round_trip import PYTHON, wheel_of
@@ -47,18 +47,29 @@ def test_every_class_that_the_allocator_derives_from_is_forwarded() -> None:
     assert overridden == {"Allocator", "DeviceAllocator", "CUDAAllocator"}
 
 
+def headers(tag: Tag) -> Headers:
+    return headers_of(identify(wheel_of(tag)))
+
+
 @pytest.mark.network
-def test_every_watched_name_is_in_some_release() -> None:
-    # The oldest and the newest release with a wheel: names come and go.
+def test_every_watched_name_is_in_the_newest_release_or_old() -> None:
+    # A name that no release has any more would be compared with nothing, and never differ.
     known = [tag for tag in load_registry() if tag.has_wheel(PYTHON)]
-    missing = {(w.path, name) for w in load_watched()
-               for name in (*w.overridden, *w.classes, *w.names)}  # fmt: skip
-    for tag in (known[0], known[-1]):
-        read = headers_of(identify(wheel_of(tag)))
-        for watched in load_watched():
-            present = declarations(read(watched.path) or "")
-            missing -= {(watched.path, name) for name in present}
-    assert missing == set()
+    oldest, newest = headers(known[0]), headers(known[-1])
+    for watched in load_watched():
+        names = {*watched.overridden, *watched.classes, *watched.names}
+        present = set(declarations(newest(watched.path) or ""))
+        assert names - present == set(), watched.path
+        assert present & set(watched.old) == set(), watched.path
+        assert set(watched.old) <= set(declarations(oldest(watched.path) or "")), watched.path
+
+
+@pytest.mark.network
+def test_a_new_type_of_elements_is_told() -> None:
+    found = compare(*(headers(load_registry().get(name)) for name in ("v2.13.0", "v2.14.1")))
+    (types,) = (change for change in found if "SCALAR_TYPES" in change.name)
+    assert "BComplex32" in types.after[0]
+    assert "BComplex32" not in types.before[0]
 
 
 def test_a_new_virtual_method_has_to_be_forwarded() -> None:
