@@ -61,7 +61,7 @@ def read_trace(path: Path) -> Trace:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         text = json.loads(data)
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
         raise TraceError(
             f"{path} is not a trace; torch.cuda.lms.record() writes them", detail=str(error)
         ) from error
@@ -74,25 +74,37 @@ def read_trace(path: Path) -> Trace:
         )
     try:
         return parse_trace(text)
-    except (KeyError, TypeError, ValueError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
         raise TraceError(f"{path} is damaged; record it again", detail=repr(error)) from error
 
 
 def parse_trace(text: dict[str, Any]) -> Trace:
     """A trace from what its file has as JSON. A damaged one raises KeyError and the like."""
     return Trace(
-        torch=str(text["torch"]),
-        gpu=str(text["gpu"]),
-        gpu_bytes=int(text["gpu_bytes"]),
-        limit_bytes=int(text["limit_bytes"]),
-        unmanaged_bytes=int(text["unmanaged_bytes"]),
+        torch=_words(text["torch"]),
+        gpu=_words(text["gpu"]),
+        gpu_bytes=_bytes(text["gpu_bytes"]),
+        limit_bytes=_bytes(text["limit_bytes"]),
+        unmanaged_bytes=_bytes(text["unmanaged_bytes"]),
         # Older recordings do not have them.
-        page_out_bytes=int(text.get("page_out_bytes", 0)),
-        page_in_bytes=int(text.get("page_in_bytes", 0)),
+        page_out_bytes=_bytes(text.get("page_out_bytes", 0)),
+        page_in_bytes=_bytes(text.get("page_in_bytes", 0)),
         estimated=bool(text.get("estimated", False)),
-        names=tuple(map(str, text["names"])),
+        names=tuple(map(_words, text["names"])),
         events=b"".join(map(_packed, text["events"])),
     )
+
+
+def _bytes(number: Any) -> int:
+    found = int(number)
+    if abs(found) >= 1 << 63:
+        raise ValueError(f"{number!r} is no number of bytes")  # for the planner
+    return found
+
+
+def _words(value: Any) -> str:
+    """As a string that can be printed: JSON may have half of a surrogate pair."""
+    return str(value).encode().decode()
 
 
 def _packed(event: list[Any]) -> bytes:

@@ -58,6 +58,30 @@ def test_a_damaged_event(event: list[Any], tmp_path: Path) -> None:
         read_trace(path)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit_bytes": float("inf")},
+        {"gpu_bytes": float("nan")},
+        {"unmanaged_bytes": 1 << 64},
+        {"page_out_bytes": -float("inf")},
+        {"gpu": "A \ud800"},
+        {"names": ["", "\udfff"]},
+    ],
+)
+def test_a_damaged_value(changes: dict[str, Any], tmp_path: Path) -> None:
+    path = training().write(tmp_path / "trace.json", **changes)
+    with pytest.raises(TraceError, match="is damaged; record it again"):
+        read_trace(path)
+
+
+def test_json_that_is_too_deep(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(TraceError, match="is not a trace"):
+        read_trace(path)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileAccessError, match="cannot be read"):
         read_trace(tmp_path / "none.json")
