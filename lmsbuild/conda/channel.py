@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.conda import extra, package_file
+from lmsbuild.conda import coroutine, extra, package_file
 from lmsbuild.conda.package_file import ENDING
 from lmsbuild.conda.platforms import NOARCH, SUBDIRS
 from lmsbuild.errors import (
@@ -33,8 +32,6 @@ _NEW_INDEX = ".lmsbuild-index"  # where a new index is written before it replace
 # What conda-index and rattler-index write besides: in a platform's folder, and in the channel's.
 _FOREIGN = ("*repodata*", "run_exports.json*", "*.msgpack.zst", "shards")
 _CHANNEL_DATA = "channeldata.json"
-# rattler's threads outlive their coroutine, and a process that ends before them crashes.
-_LINGER_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,14 +285,11 @@ class Channel:
 
 def _run(index_fs: Any, folder: Path) -> None:
     async def work() -> None:
-        try:
-            # No shards, which are of use in channels with thousands of packages.
-            await index_fs(folder, write_zst=True, write_shards=False, force=True)
-        finally:
-            await asyncio.sleep(_LINGER_SECONDS)
+        # No shards, which are of use in channels with thousands of packages.
+        await index_fs(folder, write_zst=True, write_shards=False, force=True)
 
     try:
-        asyncio.run(work())
+        coroutine.run(work())
     except OSError:
         raise
     except Exception as error:  # rattler's own classes, without a common base

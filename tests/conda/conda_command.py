@@ -18,10 +18,11 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import rattler
 
@@ -85,17 +86,14 @@ def cache() -> Path:
 
 
 async def work(options: argparse.Namespace, environment: Environment) -> None:
-    try:
-        if options.command == "remove":
-            kept = [r for r in environment.records if r.name.normalized not in options.specs]
-            await environment.link(kept)
-        else:
-            specs = [*environment.lines("wanted"), *options.specs]
-            keep = options.command == "install"
-            await environment.solve(options.channels, specs, keep=keep)
-            environment.append("wanted", options.specs)
-    finally:
-        await asyncio.sleep(0.2)  # rattler's threads outlive what they worked for
+    if options.command == "remove":
+        kept = [r for r in environment.records if r.name.normalized not in options.specs]
+        await environment.link(kept)
+    else:
+        specs = [*environment.lines("wanted"), *options.specs]
+        keep = options.command == "install"
+        await environment.solve(options.channels, specs, keep=keep)
+        environment.append("wanted", options.specs)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -132,7 +130,23 @@ def main() -> None:
         program, *rest = options.arguments
         os.execvpe(prefix / "bin" / program, [program, *rest], {**os.environ, "PATH": path})
     else:
-        asyncio.run(work(options, Environment(prefix)))
+        leave(work(options, Environment(prefix)))
+
+
+def leave(work: Coroutine[Any, Any, None]) -> NoReturn:
+    """Does the work and ends the process, without Python's own end: rattler's threads outlive what
+    they worked for, and would crash in it."""
+    code = 1
+    try:
+        asyncio.run(work)
+        code = 0
+    except SystemExit as error:
+        print(error, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 main()

@@ -19,6 +19,7 @@ from lmsbuild.addon.release import suitable
 from lmsbuild.addon.request import AddonRequest
 from lmsbuild.cli.main import main
 from lmsbuild.conda.channel import Channel
+from lmsbuild.conda.coroutine import run
 from lmsbuild.errors import CondaError, DamagedWheelError, LmsbuildError, WrongPlatformError
 from lmsbuild.registry import load_registry
 from toolkit.conda.test_package import (
@@ -28,7 +29,7 @@ from toolkit.conda.test_package import (
     rendered_by_rattler,
 )
 from toolkit.helpers.fake_addon import RELEASED, addon_wheel
-from toolkit.helpers.fake_conda import packages_of, run, solve, stub, virtual
+from toolkit.helpers.fake_conda import packages_of, solve, stub, virtual
 from toolkit.helpers.fake_torch import FakeTorch, members_of
 from toolkit.helpers.fake_torch import fake as fake
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import json
 import struct
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import rattler
@@ -16,6 +15,7 @@ import rattler_build
 from elftools.elf.enums import ENUM_E_MACHINE
 
 from lmsbuild.architecture import architectures
+from lmsbuild.conda.coroutine import run
 from lmsbuild.conda.package import Packager, PackageRequest, PackageResult, build_packages
 from lmsbuild.resources import recipes_dir
 from toolkit.helpers.fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, FakeTorch
@@ -23,8 +23,6 @@ from toolkit.helpers.fake_torch import CP, DIST_INFO, MACHINE, PYTHON, VERSION, 
 LMS_INFO = f"torch-{VERSION}+lms1.dist-info"
 LICENSES = {"LICENSE": b"License\n", "third_party/NOTICE": b"Notice\n"}
 WHEN = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
-
-Answer = TypeVar("Answer")
 
 
 def unheard(_: str) -> None:
@@ -143,18 +141,6 @@ def stub(
         detect_prefix=False,
     )
     return Path(made.path)
-
-
-def run(work: Awaitable[Answer]) -> Answer:
-    """Rattler's threads outlive what they worked for: see lmsbuild.conda.channel."""
-
-    async def linger() -> Answer:
-        try:
-            return await work
-        finally:
-            await asyncio.sleep(0.2)
-
-    return asyncio.run(linger())
 
 
 def virtual(*, glibc: str = "2.39", cuda: str | None = "13.0") -> list[Any]:
