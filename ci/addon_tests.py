@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from torch_tests import PYTHON, QUIET, ROOT, RUNTIME, packages, triton
+from torch_tests import PYTHON, QUIET, ROOT, RUNTIME, packages, remove_wheels, triton
 
 from lmsbuild.errors import LmsbuildError, SuiteError
 from lmsbuild.registry import Tag, load_registry
@@ -99,6 +99,7 @@ def test(tag: Tag, run: Sequence[str]) -> None:
 
 def build(tag: Tag) -> Path:
     folder = ROOT / "build" / "addon" / tag.name
+    remove_wheels(folder)
     command = [sys.executable, "-m", "lmsbuild", "addon", "--tag", tag.name, "--out", str(folder)]
     if subprocess.run(command).returncode:
         raise SuiteError("torch-lms cannot be built")

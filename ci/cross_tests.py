@@ -144,9 +144,11 @@ class Tools:
     def build_wheel(self, tag: str, *options: str) -> Path:
         """Build and verify a wheel of the tag with the command line."""
         out = ROOT / "build" / "wheels" / self.architecture
+        for old in out.glob("*.whl"):
+            old.unlink()
         command = [*LMSBUILD, "wheel", tag, "--arch", self.architecture, "--out", str(out)]
         subprocess.run([*command, *options], check=True)
-        (wheel,) = out.glob(f"*_{self.architecture}.whl")
+        (wheel,) = out.glob("*.whl")
         subprocess.run([*LMSBUILD, "verify", str(wheel)], check=True)
         return wheel
 

@@ -488,12 +488,14 @@ def build_wheel() -> Path:
     """The release's wheel with LMS, for this Python."""
     tag = load_registry().get(RELEASE)
     folder = ROOT / "build" / "wheels" / tag.name
+    for old in folder.glob("*.whl"):
+        old.unlink()
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     command = [sys.executable, "-m", "lmsbuild", "wheel", tag.name, "--out", str(folder)]
     code = subprocess.run([*command, "--python", python]).returncode
     if code:
         sys.exit(code)  # it has said why
-    (wheel,) = folder.glob(f"*-cp{python.replace('.', '')}-*.whl")
+    (wheel,) = folder.glob("*.whl")
     return wheel
 
 

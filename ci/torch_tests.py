@@ -210,10 +210,17 @@ def sanitize(python: Path) -> None:
             raise SuiteError(f"the {sanitizer} sanitizer's run failed; its reports are above")
 
 
+def remove_wheels(folder: Path) -> None:
+    """Remove what was built earlier, for another Python or with another name."""
+    for old in folder.glob("*.whl"):
+        old.unlink()
+
+
 def try_tag(tag: Tag, suites: Sequence[Sequence[str]]) -> Outcome:
     begun = time.monotonic()
     everything, examples = set(suites) >= set(EVERYTHING), EXAMPLES in suites
     folder = ROOT / "build" / "wheels" / tag.name
+    remove_wheels(folder)
     build = [sys.executable, "-m", "lmsbuild", "wheel", tag.name, "--out", str(folder)]
     code = subprocess.run([*build, "--python", PYTHON]).returncode
     built = time.monotonic()
