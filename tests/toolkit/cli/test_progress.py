@@ -30,6 +30,12 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return text
 
 
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages take no time, also where other programs take the processors."""
+    monkeypatch.setattr("lmsbuild.cli.progress.time.monotonic", lambda: 1000.0)
+
+
 def build() -> None:
     with StageDisplay() as display:
         display.report("download torch", 0, None)  # the size is not known yet
@@ -100,6 +106,7 @@ def test_a_failed_stage_stays_where_it_was(shown: io.StringIO) -> None:
     assert "50.0/50.0 MB" not in shown.getvalue()
 
 
+@pytest.mark.usefixtures("still")
 def test_in_a_pipe_a_stage_is_one_line(piped: io.StringIO) -> None:
     build()
     assert piped.getvalue() == "download torch: 50.0 MB, 0 s\ncompile: 3 files, 0 s\n"
@@ -111,6 +118,7 @@ def test_in_a_pipe_a_failed_stage_is_no_line(piped: io.StringIO) -> None:
     assert piped.getvalue() == ""
 
 
+@pytest.mark.usefixtures("still")
 def test_without_progress_a_terminal_gets_lines(
     shown: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
