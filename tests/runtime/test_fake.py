@@ -138,6 +138,24 @@ def test_views_use_nothing(tmp_path):
     assert operators(faked(tmp_path / "trace.json", program)) == ["aten::clone", "aten::add_"]
 
 
+def test_small_storages_that_come_and_go_count(tmp_path):
+    """As the activations of a recurrent layer, of which there are many."""
+
+    def program():
+        x = torch.empty(SMALL, device="cuda")
+
+        def iteration():
+            small = [torch.empty(SMALL // 8, device="cuda") for _ in range(100)]
+            x.add_(1)
+            small.clear()
+            torch.cuda.lms.step()
+
+        return iteration
+
+    trace = faked(tmp_path / "trace.json", program)
+    assert trace["unmanaged_bytes"] == 100 * (SMALL // 2)
+
+
 def test_large_models_need_no_memory(tmp_path):
     def program():
         x = torch.empty(1 << 40, device="cuda", dtype=torch.uint8)

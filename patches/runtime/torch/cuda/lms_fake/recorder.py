@@ -23,8 +23,10 @@ class Recorder:
         self._used = set()  # (block, whether it is written) of that unit
         self._clock = 0.0  # seconds
         self._small = 0  # bytes that LMS does not manage
+        self._most_small = 0  # of them since the last step
+        self._small_peaks = []  # for each step: where it is in the events, and the most before it
         self._living = 0
-        self._steps = {}  # by optimizer: where they are in the events, and the small bytes there
+        self._steps = {}  # by optimizer: where they are in the events
         self._stepped = None  # the time, and where in the events, when the last one ended
         self.peak_bytes = 0
 
@@ -63,6 +65,7 @@ class Recorder:
         if size < self._smallest:
             number = 0
             self._small += _rounded(size)
+            self._most_small = max(self._most_small, self._small)
         else:
             self._last += 1
             number = self._last
@@ -100,12 +103,17 @@ class Recorder:
         self._events.append(["step", optimizer, 0])
         # The optimizer that made the last step is the last.
         self._steps[optimizer] = self._steps.pop(optimizer, [])
-        self._steps[optimizer].append((len(self._events), self._small))
+        self._steps[optimizer].append(len(self._events))
+        self._small_peaks.append((len(self._events), self._most_small))
+        self._most_small = self._small
         self._stepped = (self._clock, len(self._events))
         self._unit = None
 
     def trace(self):
         r"""The last iteration and the blocks that lived before it: names, events and small bytes.
+
+        Of small storages, the most at any time of the iteration count at all times. What a layer
+        keeps in many of them is gone when the iteration ends.
 
         Raises:
             ValueError: there were fewer than two steps.
@@ -116,7 +124,7 @@ class Recorder:
         # As between_the_last_steps() in record/iteration.cpp.
         own = self._steps.get(0, [])
         steps = own if own in complete else min(reversed(complete), key=len)
-        (begin, small), (end, _) = steps[-2:]
+        begin, end = steps[-2:]
         living = {}
         for kind, block, value, *_ in self._events[:begin]:
             if kind == "allocated":
@@ -127,6 +135,7 @@ class Recorder:
         # The step, and the mark before it.
         events += self._events[begin - 2 : end]
         names = sorted(self._names, key=self._names.get)
+        small = max(most for place, most in self._small_peaks if begin < place <= end)
         return {"names": names, "events": events, "unmanaged_bytes": small}
 
     def _free(self, key, number, size):
