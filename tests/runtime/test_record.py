@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import MIB
+from conftest import MIB, SMALL
 from releases import since, size_of
 from tensors import evict, floats, managed, pattern, stat
 from torch import nn
@@ -230,6 +230,21 @@ def test_a_workspace_is_of_its_operator(tmp_path):
     allocated, freed = events[2:4]
     assert allocated[1] == freed[1]
     assert allocated[2] == 4 * MIB
+
+
+def test_small_storages_that_come_and_go_count(tmp_path):
+    x = managed(pattern(2))
+
+    def unmanaged(smallest):
+        torch.cuda.set_size_lms(smallest)
+        with torch.cuda.lms.record(tmp_path / "trace.json"):
+            small = [torch.empty(floats(1) // 4, device="cuda") for _ in range(8)]
+            x.add_(1)
+            small.clear()
+        return trace_of(tmp_path / "trace.json")["unmanaged_bytes"]
+
+    assert unmanaged(SMALL) < MIB, "LMS manages them"
+    assert 2 * MIB <= unmanaged(MIB) < 3 * MIB
 
 
 def test_a_second_recording_begins_anew(tmp_path):

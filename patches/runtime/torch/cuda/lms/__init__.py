@@ -468,6 +468,10 @@ def record(path=None, device=None):
     and how long the GPU took. Record two or more iterations, after the first ones
     have passed. If the block raises an exception, no file is written.
 
+    Storages that are too small for LMS count with the most that they have had since the
+    program began, or called ``torch.cuda.reset_peak_memory_stats()``. If ``set_size_lms`` is
+    below 1 MiB, they count with what they have when the block ends.
+
     Args:
         path (str or path-like, optional): the file, in JSON; compressed if its
             name ends with ``.gz``. Without it, no file is written.
@@ -508,6 +512,7 @@ def record(path=None, device=None):
     after = stats(index)
     # Now that LMS has seen what the iterations use; it may have looked at nothing before.
     unmanaged = torch.cuda.memory_allocated(index) - after["resident_bytes"]
+    unmanaged += _small_bytes_gone(index)
     properties = torch.cuda.get_device_properties(index)
     # The automatic limit is this part of the memory already.
     limit = _settings["limit"] or int(before["limit_bytes"] / planner.IN_USE)
@@ -528,6 +533,20 @@ def record(path=None, device=None):
     if path is not None:
         names, events = lms_trace.read(_library, _check, index)
         lms_trace.write(path, dict(header, names=names, events=events))
+
+
+def _small_bytes_gone(device):
+    """How many bytes more the storages that are too small for LMS have had.
+
+    The allocator has a pool for them, whose peak it knows. Recording does not reset the peak, which
+    is the program's. If LMS manages a part of the pool, nothing can be said of the other part.
+    """
+    if _settings["size"] < _SMALL_POOL:
+        return 0
+    native = torch.cuda.memory_stats(device)
+    name = "allocated_bytes.small_pool."
+    # PyTorch 1.1 to 1.3 does not count pools.
+    return native.get(name + "peak", 0) - native.get(name + "current", 0)
 
 
 def _check_folder(path):
@@ -607,6 +626,7 @@ def record_fake(path, gpu):
     lms_trace.write(path, dict(header, **trace))
 
 
+_SMALL_POOL = 1 << 20  # bytes: PyTorch's allocator has what is not larger in a pool of its own
 _recorded = set()  # devices that are being recorded
 _headers = {}  # of the last recordings, by device
 
