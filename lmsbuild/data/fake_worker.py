@@ -12,6 +12,7 @@ import sys
 import traceback
 
 _ITERATIONS = 3  # the first ones differ: optimizers allocate their state
+_OF_NO_BLOCK = ("operator", "mark", "step")  # events
 
 
 def main():
@@ -47,10 +48,15 @@ def _answer(runtime, name, request):
     with gpu_in_sight(gpu):
         function = _function(name)
     recorder = _record(recording, gpu, request["smallest"], name, function, request["arguments"])
-    if not recorder.manages:  # a planner wants something to plan; all of it fits anyhow
-        recorder = _record(recording, gpu, 1, name, function, request["arguments"])
+    trace = recorder.trace()
+    if not recorder.manages:
+        # A planner wants operators, and only those that use something are recorded. What they use
+        # stays where it is: LMS would move none of it.
+        all_used = _record(recording, gpu, 1, name, function, request["arguments"]).trace()
+        trace["names"] = all_used["names"]
+        trace["events"] = [event for event in all_used["events"] if event[0] in _OF_NO_BLOCK]
     return dict(
-        recorder.trace(),
+        trace,
         torch=str(torch.__version__),
         gpu=gpu.title,
         gpu_bytes=gpu.memory,

@@ -15,10 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
-from lmsbuild.errors import ProgramError, WrongPythonError
+from lmsbuild.errors import ProgramError, TraceError, WrongPythonError
+from lmsbuild.resources import patches_dir
 from lmsbuild.simulate.fake import FakeProgram
 from lmsbuild.simulate.gpu import gpus
-from lmsbuild.simulate.trace import read_trace
+from lmsbuild.simulate.link import Link
+from lmsbuild.simulate.planner import Machine, Planner, Simulation
+from lmsbuild.simulate.report import Report
+from lmsbuild.simulate.trace import parse_trace, read_trace
 from tests.toolkit.simulate.traces import training
 
 # Answers as fake_worker.py does, with a trace that was made by hand.
@@ -51,6 +55,69 @@ def test_modules_beside_the_worker_are_not_the_programs(
     program = FakeProgram(Path(sys.executable), "train:make", gpus()["h200"])
     with program, pytest.raises(ProgramError, match="the installed one"):
         program.record()
+
+
+# The runtime's recorder, which is told what is used by a program that has no torch.
+RECORDING = """
+import contextlib, importlib.util
+
+current = []
+
+@contextlib.contextmanager
+def recording(gpu, smallest, find_steps):
+    spec = importlib.util.spec_from_file_location("recorder", {recorder!r})
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    current.append(module.Recorder(smallest))
+    yield current[-1]
+"""
+SMALL_LAYERS = """
+from lms_fake.recording import current
+
+class Storage:
+    _cdata = property(id)
+    nbytes = lambda self: 300_000
+
+def make():
+    def iteration():
+        kept = [Storage() for _ in range(100)]
+        for storage in kept:
+            current[-1].unit("layer")
+            current[-1].use(storage, True)
+            current[-1].spend(1e-3)
+    return iteration
+"""
+
+
+def test_a_program_of_which_lms_moves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Planner
+) -> None:
+    """It needs its peak at least, and is not taken to fit when LMS moves what is too small."""
+    folder = tmp_path / "lms_fake"
+    folder.mkdir()
+    recorder = patches_dir() / "runtime/torch/cuda/lms_fake/recorder.py"
+    (folder / "__init__.py").touch()
+    (folder / "cost.py").write_text("from types import SimpleNamespace as Gpu\n")
+    (folder / "device.py").write_text("from contextlib import nullcontext as gpu_in_sight\n")
+    (folder / "recording.py").write_text(RECORDING.format(recorder=str(recorder)))
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
+    (tmp_path / "small.py").write_text(SMALL_LAYERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with FakeProgram(Path(sys.executable), "small:make", gpus()["h200"]) as program:
+        trace = parse_trace(program.record())
+    peak = 100 * 300_032  # in multiples of 512
+
+    def simulate(limit: int) -> Simulation:
+        machine = Machine(limit=limit, out_rate=1e9, in_rate=1e9, overhead=0)
+        return compiled.simulate(trace, machine)
+
+    found = simulate(peak)
+    assert (found.fits, found.peak_bytes, found.operators) == (True, peak, 100)
+    assert found.compute_seconds == pytest.approx(0.1)
+    with pytest.raises(TraceError, match=r"what LMS does not move needs 30.0 MB"):
+        simulate(peak - 1)
+    report = Report(compiled, trace, 2 * peak, Link(title="", out_rate=1e9, in_rate=1e9))
+    assert "LMS is not necessary" in report.text
 
 
 def test_an_interpreter_that_ends_at_once(tmp_path: Path) -> None:

@@ -91,6 +91,15 @@ def test_an_operator_that_needs_more(compiled: Planner, tmp_path: Path) -> None:
         simulate(compiled, training(LAYERS), tmp_path, 22 * MB)
 
 
+def test_more_that_lms_does_not_move(compiled: Planner, tmp_path: Path) -> None:
+    """No operator is at fault."""
+    trace = read_trace(training(LAYERS).write(tmp_path / "trace.json", unmanaged_bytes=30 * MB))
+    machine = Machine(limit=20 * MB, out_rate=1e9, in_rate=1e9, overhead=0)
+    message = r"^what LMS does not move needs 30.0 MB, and the limit is 20.0 MB; .* --smallest"
+    with pytest.raises(TraceError, match=message):
+        compiled.simulate(trace, machine)
+
+
 def test_an_optimizer_that_uses_everything_at_once(compiled: Planner, tmp_path: Path) -> None:
     recording = training(LAYERS)
     recording.names = [name.replace("forward", "aten::_foreach_add_") for name in recording.names]

@@ -187,7 +187,7 @@ def test_the_smallest_gpu(interpreter: str, tmp_path: Path) -> None:
         (("train",), 2, "'train' is not MODULE:FUNCTION, such as train:make"),
         (("train:make", "--low", "3", "--high", "2"), 2, "--low is 3, and --high 2"),
         (("train:make", "--slowdown", "0.5"), 2, "0.5 is not in the range x>=1"),
-        (("train:make", "--gpu-memory", "1M"), 3, "not even 1 fits: operator"),
+        (("train:make", "--gpu-memory", "2M"), 3, "not even 1 fits: operator"),
         (("train:make",), 3, "train:make(129) failed with fake tensors: IndexError: too large"),
         (("train:make", "--high", "90"), 3, "90, the largest value that was tried, fits"),
     ],

@@ -5,6 +5,7 @@ import ctypes
 
 from .events import EVENT
 from .phase import uses_all_of
+from .unit import size
 
 Recording = collections.namedtuple("Recording", "events names unmanaged_bytes")
 Recording.__doc__ = """Events of a GPU, as the runtime keeps them.
@@ -288,7 +289,15 @@ def _call(function, recording, machine, result):
     if failed:
         problem = _text(why.value)
         what = uses_all_of(problem)
-        if "alone needs" in problem and what:
+        if "alone needs" in problem and recording.unmanaged_bytes > machine.limit:
+            # The operator is any of them.
+            problem = (
+                "what LMS does not move needs {}, and the limit is {}; record with a lower "
+                "set_size_lms(), or --smallest of lmsbuild trace".format(
+                    size(recording.unmanaged_bytes), size(machine.limit)
+                )
+            )
+        elif "alone needs" in problem and what:
             problem += "; pass foreach=False to {}, which then uses less at once".format(what)
         raise PlannerError(problem)
 
