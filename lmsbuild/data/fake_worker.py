@@ -1,7 +1,7 @@
 """What `lmsbuild trace` and `lmsbuild tune` run in the interpreter whose torch and model are used.
 
 It runs there without lmsbuild: one line of JSON is a request, and one line is the answer. What the
-model prints goes to standard error.
+model prints goes to standard error, and if it reads standard input, that is at its end.
 """
 
 import gc
@@ -16,14 +16,16 @@ _OF_NO_BLOCK = ("operator", "mark", "step")  # events
 
 
 def main():
-    answers = os.fdopen(os.dup(1), "w")
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     runtime, name = sys.argv[1:]
     del sys.argv[1:]  # a program that parses its arguments got none
     # Modules beside this file are not the program's.
     beside = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.getcwd()] + [p for p in sys.path if os.path.abspath(p) != beside]
-    for line in sys.stdin:
+    for line in requests:
         try:
             answer = _answer(runtime, name, json.loads(line))
         except (Exception, SystemExit) as error:

@@ -120,6 +120,22 @@ def test_a_program_of_which_lms_moves_nothing(
     assert "LMS is not necessary" in report.text
 
 
+def test_what_reads_standard_input_finds_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are lmsbuild's requests, and to wait for the next one would take forever."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "asks.py").write_text(
+        "import os, select\n"
+        "found, _, _ = select.select([0], [], [], 5)\n"
+        "raise ValueError(os.read(0, 1) if found else 'it would wait')\n"
+    )
+    program = FakeProgram(Path(sys.executable), "asks:make", gpus()["h200"])
+    with program, pytest.raises(ProgramError, match="ValueError: b''"):
+        program.record()
+
+
 def test_an_interpreter_that_ends_at_once(tmp_path: Path) -> None:
     program = FakeProgram(Path("/bin/false"), "train:make", gpus()["h200"])
     program._process.wait()
