@@ -30,9 +30,12 @@ def link_options(command: Command) -> Command:
     ) -> None:
         title = link.title if link_out is None and link_in is None else "given rates"
         given = Link(
-            title=title, out_rate=link_out or link.out_rate, in_rate=link_in or link.in_rate
+            title=title,
+            out_rate=link_out or link.out_rate,
+            in_rate=link_in or link.in_rate,
+            compressed=compressed,
         )
-        command(link=given.compressed(compressed), **arguments)
+        command(link=given, **arguments)
 
     for option in reversed(
         (
@@ -62,8 +65,8 @@ def link_options(command: Command) -> Command:
                 type=click.FloatRange(0, 1, min_open=True),
                 metavar="SHARE",
                 default=1.0,
-                help="What compression leaves of the bytes that are moved, such as 0.6.  [default:"
-                " no compression]",
+                help="What compression leaves of the bytes that planned transfers move, such as"
+                " 0.6.  [default: no compression]",
             ),
         )
     ):
@@ -83,5 +86,7 @@ def host_option(command: Command) -> Command:
 
 def machine(gpu_memory: int, link: Link) -> Machine:
     """A GPU on which PyTorch may reserve so many bytes."""
-    found = lms_report.module("planner").machine(gpu_memory, link.out_rate, link.in_rate)
+    found = lms_report.module("planner").machine(
+        gpu_memory, link.out_rate, link.in_rate, link.planned_speedup
+    )
     return Machine(**found._asdict())

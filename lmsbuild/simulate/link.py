@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lmsbuild._compat import tomllib
 from lmsbuild.errors import RegistryError
@@ -22,16 +22,19 @@ class Link:
         title: what it is; for one without a name, its rate.
         out_rate: bytes per second to the host.
         in_rate: bytes per second to the GPU.
+        compressed: the share of the bytes that compression leaves, above 0 and up to 1. Planned
+            transfers are compressed, and those on demand are not.
     """
 
     title: str
     out_rate: float
     in_rate: float
+    compressed: float = 1.0
 
-    def compressed(self, share: float) -> Link:
-        """The same link for bytes of which this share is left, above 0 and up to 1."""
-        left = min(1.0, share / _REACHED)
-        return replace(self, out_rate=self.out_rate / left, in_rate=self.in_rate / left)
+    @property
+    def planned_speedup(self) -> float:
+        """How many times as fast planned transfers are."""
+        return 1 / min(1.0, self.compressed / _REACHED)
 
 
 @functools.cache

@@ -42,12 +42,14 @@ class Machine:
         out_rate: bytes per second from the GPU to the host.
         in_rate: bytes per second from the host to the GPU.
         overhead: seconds that each transfer takes besides.
+        planned_speedup: so many times as fast are planned transfers, which are compressed.
     """
 
     limit: int
     out_rate: float
     in_rate: float
     overhead: float
+    planned_speedup: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

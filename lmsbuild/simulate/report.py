@@ -48,9 +48,10 @@ class Report:
                 gpu_memory,
                 link.out_rate,
                 link.in_rate,
-                link.title,
+                _title(link),
                 counted,
                 host_memory,
+                link.planned_speedup,
             )
         except planner.PlannerError as error:
             raise TraceError(str(error)) from error
@@ -77,6 +78,12 @@ class Report:
             return bytes(lms_report.module("form").form_of(path)(self._report))
         except picture.NoMatplotlibError as error:
             raise PictureError(str(error)) from error
+
+
+def _title(link: Link) -> str:
+    if link.compressed == 1:
+        return link.title
+    return f"{link.title}, planned transfers compressed to {100 * link.compressed:.0f} %"
 
 
 def check_form(path: Path) -> None:

@@ -207,7 +207,9 @@ def _doubled(count: int) -> Iterator[int]:
 
 
 def _machine(gpu_memory: int, link: Link) -> Machine:
-    found = lms_report.module("planner").machine(gpu_memory, link.out_rate, link.in_rate)
+    found = lms_report.module("planner").machine(
+        gpu_memory, link.out_rate, link.in_rate, link.planned_speedup
+    )
     return Machine(**found._asdict())
 
 

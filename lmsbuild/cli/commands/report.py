@@ -86,7 +86,7 @@ def command(
     for file, content in rendered.items():
         atomic.write_bytes(file, content)
     if as_json:
-        click.echo(json.dumps(report.data, indent=2))
+        click.echo(json.dumps({**report.data, "compressed": link.compressed}, indent=2))
         return
     click.echo(report.text)
     for file in files:

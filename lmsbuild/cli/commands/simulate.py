@@ -77,7 +77,12 @@ def command(
 
 
 def _as_json(memory: int, link: Link, result: Simulation | TraceError) -> dict[str, Any]:
-    told = {"gpu_memory": memory, "link_out": link.out_rate, "link_in": link.in_rate}
+    told = {
+        "gpu_memory": memory,
+        "link_out": link.out_rate,
+        "link_in": link.in_rate,
+        "compressed": link.compressed,
+    }
     if isinstance(result, TraceError):
         return {**told, "problem": str(result)}
     return {**told, **dataclasses.asdict(result)}

@@ -101,6 +101,7 @@ def command(
         "gpu": gpu.title,
         "link_out": link.out_rate,
         "link_in": link.in_rate,
+        "compressed": link.compressed,
         "host_memory": host_memory,
         "slowdown": slowdown,
     }

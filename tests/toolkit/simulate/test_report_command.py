@@ -61,6 +61,22 @@ def test_the_trace_has_a_limit(trace: str) -> None:
     assert out.startswith("LMS is not necessary: ")
 
 
+def test_compression(trace: str) -> None:
+    """Of planned transfers only."""
+    copied = json.loads(run(trace, *SMALL, "--json")[0])
+    packed = json.loads(run(trace, *SMALL, "--json", "--compressed", "0.45")[0])
+    assert (copied["compressed"], packed["compressed"]) == (1, 0.45)
+    assert packed["link_out"] == copied["link_out"]
+    assert packed["planned"]["seconds"] < copied["planned"]["seconds"]
+    assert packed["on_demand"] == copied["on_demand"]
+    for before, point in zip(copied["points"], packed["points"], strict=True):
+        assert point["planned_seconds"] <= before["planned_seconds"]
+        assert point["on_demand_seconds"] == before["on_demand_seconds"]
+    assert packed["points"][0] != copied["points"][0]
+    out, _ = run(trace, *SMALL, "--compressed", "0.45")
+    assert "1 GB/s, planned transfers compressed to 45 % (1.0 GB/s out, 1.0 GB/s in)" in out
+
+
 def test_the_trace_is_not_replaced(trace: str, tmp_path: Path) -> None:
     before = Path(trace).read_bytes()
     _, err = run(trace, "--out", "in/../in/adam.json.gz", code=2)

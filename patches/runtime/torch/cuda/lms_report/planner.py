@@ -16,7 +16,7 @@ Attributes:
     unmanaged_bytes (int): memory in use that LMS does not manage.
 """
 
-Machine = collections.namedtuple("Machine", "limit out_rate in_rate overhead")
+Machine = collections.namedtuple("Machine", "limit out_rate in_rate overhead planned_speedup")
 Machine.__doc__ = """What an iteration runs on.
 
 Attributes:
@@ -24,14 +24,17 @@ Attributes:
     out_rate (float): bytes per second to the host.
     in_rate (float): bytes per second to the GPU.
     overhead (float): seconds that each transfer takes besides.
+    planned_speedup (float): so many times as fast are planned transfers, which are compressed, as
+        those on demand, which are not; 1 without compression.
 """
 # The part of the GPU's memory that LMS fills: the rest is for fragmentation.
 IN_USE = 0.95
 
 
-def machine(gpu_memory, out_rate, in_rate):
+def machine(gpu_memory, out_rate, in_rate, planned_speedup=1.0):
     r"""A GPU on which PyTorch may reserve ``gpu_memory`` bytes."""
-    return Machine(int(IN_USE * gpu_memory), out_rate, in_rate, overhead=10e-6)
+    limit = int(IN_USE * gpu_memory)
+    return Machine(limit, out_rate, in_rate, overhead=10e-6, planned_speedup=planned_speedup)
 
 
 class PlannerError(Exception):

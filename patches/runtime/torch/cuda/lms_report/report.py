@@ -55,6 +55,7 @@ class Report:
         link (str): what the link is called.
         counted (callable): is given a list and yields its items, to show progress.
         host_memory (int): bytes of host memory that LMS may pin; None if there is enough.
+        planned_speedup (float): of planned transfers, as planner.Machine has it.
 
     Raises:
         planner.PlannerError: there is no complete iteration, or a memory is too little.
@@ -71,15 +72,17 @@ class Report:
         link,
         counted=iter,
         host_memory=None,
+        planned_speedup=1.0,
     ):
         self.source = source
         self.measured = None if source.estimated else measured(recording.events)
         self.gpu_memory = gpu_memory
         self.out_rate, self.in_rate, self.link = out_rate, in_rate, link
         self.host_memory = host_memory
+        self._speedup = planned_speedup
         self._find = lambda machine: host.checked_timeline(library, recording, machine, host_memory)
         self._simulate = lambda machine: planner.simulate(library, recording, machine)
-        self.machine = planner.machine(gpu_memory, out_rate, in_rate)
+        self.machine = planner.machine(gpu_memory, out_rate, in_rate, planned_speedup)
         self.timeline = self._find(self.machine)
         self.totals = self.timeline.totals
         self.phases = phases_of([op.name for op in self.timeline.operators])
@@ -129,7 +132,9 @@ class Report:
         return max(most, self.machine.limit) if self.machine.limit < _FAR * most else most
 
     def _at(self, gpu_memory, times=1):
-        machine = planner.machine(gpu_memory, self.out_rate * times, self.in_rate * times)
+        machine = planner.machine(
+            gpu_memory, self.out_rate * times, self.in_rate * times, self._speedup
+        )
         try:
             if self.host_memory is None:
                 return self._simulate(machine)

@@ -41,7 +41,10 @@ Forecast::Forecast(
   given.out_rate = machine.out_rate;
   given.in_rate = machine.in_rate;
   given.overhead = machine.overhead;
-  planned = plan::plan(trace, given);
+  plan::Machine compressing = given;
+  compressing.out_rate *= machine.planned_speedup;
+  compressing.in_rate *= machine.planned_speedup;
+  planned = plan::plan(trace, compressing);
   if (!planned.problem.empty()) {
     throw std::runtime_error(planned.problem);
   }

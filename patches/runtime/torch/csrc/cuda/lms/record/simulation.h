@@ -13,6 +13,8 @@ typedef struct {
   double out_rate; // bytes per second, to the host
   double in_rate; // bytes per second, from the host
   double overhead; // seconds that each transfer takes besides
+  // So many times as fast are planned transfers, which are compressed. 1: they are not.
+  double planned_speedup;
 } lms_machine;
 
 typedef struct {
