@@ -44,4 +44,4 @@ def command(
         recorded = program.record(values)
     data = json.dumps(recorded).encode("ascii")
     atomic.write_bytes(out, gzip.compress(data, mtime=0) if out.suffix == ".gz" else data)
-    console.out.print(f"wrote {out}")
+    console.say(f"wrote {out}")  # the file may be /dev/stdout
