@@ -17,6 +17,7 @@ Report = Callable[[str, int, int], None]
 
 _EVERYTHING = 1 << 62  # bytes: with so much memory, everything fits
 _PRECISION = 1000  # the smallest memory is found to one part in so many
+_BEYOND = (0.05, 0.02, 0.01, 0.0)  # parts of what was found that are tried beyond it, 0: the next
 
 
 def _say_nothing(text: str, done: int, left: int) -> None:
@@ -37,6 +38,11 @@ class Conditions:
     link: Link
     host_memory: int | None = None
     slowdown: float | None = None
+
+    @property
+    def depend_on_the_plan(self) -> bool:
+        """Whether a plan has to be good. One for a little less memory can be the better one."""
+        return self.host_memory is not None or self.slowdown is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +111,8 @@ def largest_value(
     """The largest value of a parameter with which an iteration fits.
 
     A larger value is taken to need more. Values are doubled until one does not fit, and the ones in
-    between are bisected.
+    between are bisected. Times and host memory need not grow with the value, so some values up to
+    5 % above are tried, too.
 
     Args:
         compiled: the planner.
@@ -132,7 +139,15 @@ def largest_value(
         raise ProgramError(
             f"not even {values[0]} fits: {first.problem}; give a lower --low, or more GPU memory"
         )
-    best = _last(len(values), lambda i, left: at(values[i], left).simulation is not None)
+
+    def fits(index: int, left: int) -> bool:
+        return at(values[index], left).simulation is not None
+
+    best = _last(len(values), fits)
+    if conditions.depend_on_the_plan:
+        best = _last_beyond(
+            best, len(values), lambda i, part: math.ceil(part * abs(values[i]) / values.step), fits
+        )
     if best == len(values) - 1 and len(values) > 1:
         raise ProgramError(
             f"{values[-1]}, the largest value that was tried, fits; name a higher one with --high, "
@@ -173,7 +188,12 @@ def smallest_memory(
         done += 1
         return attempt(compiled, trace, amounts[index], conditions).simulation is not None
 
-    return amounts[_last(len(amounts), fits)], enough
+    best = _last(len(amounts), fits)
+    if conditions.depend_on_the_plan:
+        best = _last_beyond(
+            best, len(amounts), lambda i, part: math.ceil(part * amounts[i] / step), fits
+        )
+    return amounts[best], enough
 
 
 def _last(count: int, holds: Callable[[int, int], bool]) -> int:
@@ -187,6 +207,35 @@ def _last(count: int, holds: Callable[[int, int], bool]) -> int:
             bad = index
             break
         good = index
+    return _bisected(good, bad, holds)
+
+
+def _last_beyond(
+    good: int,
+    count: int,
+    steps: Callable[[int, float], int],
+    holds: Callable[[int, int], bool],
+) -> int:
+    """An index at or after a good one, if something holds here and there behind it.
+
+    ``steps`` says how many indices a part of what is at an index is.
+    """
+    bad = count
+    while bad == count:
+        beyond = {good + max(1, steps(good, part)) for part in _BEYOND}
+        indices = sorted((index for index in beyond if index < count), reverse=True)
+        if not indices:
+            break
+        for done, index in enumerate(indices):
+            if holds(index, len(indices) - done):
+                good = index
+                break
+            bad = index
+    return _bisected(good, bad, holds)
+
+
+def _bisected(good: int, bad: int, holds: Callable[[int, int], bool]) -> int:
+    """An index for which something holds, and not for the one after it."""
     while bad - good > 1:
         middle = (good + bad) // 2
         if holds(middle, math.ceil(math.log2(bad - good))):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from lmsbuild.cli.main import main
 from lmsbuild.errors import ProgramError
+from lmsbuild.simulate import tune
 from lmsbuild.simulate.link import Link
-from lmsbuild.simulate.planner import Planner
+from lmsbuild.simulate.planner import Planner, Simulation
 from lmsbuild.simulate.trace import Trace, parse_trace
 from lmsbuild.simulate.tune import Attempt, Conditions, attempt, largest_value, smallest_memory
 from tests.toolkit.simulate.traces import MB, Recording
@@ -64,6 +68,47 @@ def test_the_largest_value(values: range, conditions: Conditions, compiled: Plan
     assert at(found.without_lms).fits_without_lms
     assert not at(found.without_lms + values.step).fits_without_lms
     assert len(found.tried) <= 20
+
+
+FITS = Attempt(peak_bytes=0, simulation=cast("Simulation", SimpleNamespace(fits=False)), problem="")
+TOO_SLOW = Attempt(peak_bytes=0, simulation=None, problem="too slow")
+
+
+@pytest.mark.parametrize(
+    ("islands", "largest"),
+    [
+        ((), 100),
+        (range(104, 106), 105),  # 5 % above; the ones after it do not fit
+        (range(102, 104), 103),  # 2 % above, and the last of its neighbours
+        ((105, 109), 109),  # from one to the next
+        ((*range(102, 106), *range(110, 201)), 200),
+    ],
+)
+def test_larger_values_that_are_fast_again(
+    islands: Iterable[int], largest: int, compiled: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan for less memory can be the better one."""
+    fits = {*range(1, 101), *islands}
+
+    def attempted(planner: Planner, value: Any, *_: object) -> Attempt:
+        return FITS if value in fits else TOO_SLOW
+
+    monkeypatch.setattr(tune, "attempt", attempted)
+    found = largest_value(
+        compiled, cast("Any", int), MEMORY, Conditions(link=SLOW, slowdown=1.5), range(1, 1000)
+    )
+    assert found.with_lms == largest
+    assert found.tried[largest + 1] is TOO_SLOW
+    assert len(found.tried) <= 40
+
+
+def test_less_memory_that_is_fast_again(compiled: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def attempted(planner: Planner, trace: Trace, amount: int, conditions: Conditions) -> Attempt:
+        return FITS if amount > 100 * MB or 94 * MB < amount < 96 * MB else TOO_SLOW
+
+    monkeypatch.setattr(tune, "attempt", attempted)
+    least, _ = smallest_memory(compiled, record(40), Conditions(link=SLOW, slowdown=1.5))
+    assert 94 * MB < least < 94.3 * MB
 
 
 def test_nothing_fits_without_lms(compiled: Planner) -> None:
