@@ -34,20 +34,36 @@ class FakeProgram:
     def __init__(self, python: Path, name: str, gpu: Gpu, smallest: int = 1 << 20) -> None:
         self._python, self._name = python, name
         self._gpu, self._smallest = gpu, smallest
-        runtime = patches_dir() / "runtime" / "torch" / "cuda"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (until __exit__)
-        command = [str(python), str(data_file("fake_worker.py")), str(runtime), name]
         try:
-            self._process = subprocess.Popen(
-                command,
+            self._process = self._start()
+        except WrongPythonError:
+            self._said.close()
+            raise
+
+    def _start(self) -> subprocess.Popen[str]:
+        runtime = patches_dir() / "runtime" / "torch" / "cuda"
+        worker = str(data_file("fake_worker.py"))
+        try:
+            return subprocess.Popen(
+                [str(self._python), worker, str(runtime), self._name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
                 encoding="utf-8",
             )
         except OSError as error:
-            self._said.close()
-            raise WrongPythonError(f"{python} cannot be run: {error.strerror}") from error
+            message = f"{self._python} cannot be run: {error.strerror}"
+            raise WrongPythonError(message) from error
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):  # what was not written yet
+            self._process.stdin.close()
+        self._process.stdout.close()
 
     def __enter__(self) -> FakeProgram:
         return self
@@ -58,21 +74,19 @@ class FakeProgram:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.kill()
-        self._process.wait()
-        with contextlib.suppress(OSError):  # what was not written yet
-            self._process.stdin.close()
-        self._process.stdout.close()
+        self._end()
         self._said.close()
 
     def record(self, arguments: Sequence[int] = ()) -> dict[str, Any]:
         """A trace, as torch.cuda.lms.record() writes it, of the function with these arguments.
 
         Raises:
-            ProgramError: the program failed.
+            ProgramError: the program failed. It can be tried with other arguments, also if it has
+                ended its process, as one does that needs too much of the machine's memory.
         """
+        if self._process.poll() is not None:
+            self._end()
+            self._process = self._start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         request = {
@@ -88,6 +102,8 @@ class FakeProgram:
         except OSError:
             line = ""
         if not line:
+            self._process.kill()
+            self._process.wait()
             raise ProgramError(
                 f"{self._name}({given}): {self._python} ended without an answer; run with --verbose"
                 " to see what it said",

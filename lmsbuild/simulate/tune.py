@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lmsbuild import console
 from lmsbuild.errors import ProgramError, TraceError
 from lmsbuild.simulate import lms_report
 from lmsbuild.simulate.link import Link
@@ -50,12 +51,12 @@ class Attempt:
     """An iteration with an amount of GPU memory.
 
     Attributes:
-        peak_bytes: GPU memory that it needs with everything on the GPU.
+        peak_bytes: GPU memory that it needs with everything on the GPU; None if the program failed.
         simulation: None if it does not fit with LMS.
         problem: why it does not fit, or nothing.
     """
 
-    peak_bytes: int
+    peak_bytes: int | None
     simulation: Simulation | None
     problem: str
 
@@ -111,7 +112,8 @@ def largest_value(
     """The largest value of a parameter with which an iteration fits.
 
     A larger value is taken to need more. Values are doubled until one does not fit, and the ones in
-    between are bisected. Times and host memory need not grow with the value, so some values up to
+    between are bisected. A program that fails with another value than the first is taken to be too
+    large. Times and host memory need not grow with the value, so some values up to
     5 % above are tried, too.
 
     Args:
@@ -123,7 +125,7 @@ def largest_value(
         report: says how far the search is.
 
     Raises:
-        ProgramError: not even the smallest value fits, or all of them do.
+        ProgramError: the program fails with the smallest value, not even that fits, or all do.
         TraceError: a trace has no complete iteration.
     """
     tried: dict[int, Attempt] = {}
@@ -131,7 +133,14 @@ def largest_value(
     def at(value: int, left: int) -> Attempt:
         if value not in tried:
             report(f"tune: {value}", len(tried), left)
-            tried[value] = attempt(compiled, record(value), gpu_memory, conditions)
+            try:
+                tried[value] = attempt(compiled, record(value), gpu_memory, conditions)
+            except ProgramError as error:
+                if value == values[0]:
+                    raise
+                if error.detail:
+                    console.detail(error.detail)
+                tried[value] = Attempt(peak_bytes=None, simulation=None, problem=str(error))
         return tried[value]
 
     first = at(values[0], len(values).bit_length())

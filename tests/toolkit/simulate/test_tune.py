@@ -217,6 +217,21 @@ def test_the_command(interpreter: str, compiled: Planner) -> None:
     assert {tried["value"] % 4 for tried in told["tried"]} == {0}
 
 
+def test_a_program_that_refuses_larger_values(interpreter: str) -> None:
+    """Or that dies of them: the values in between are tried all the same."""
+    out, _ = run("train:make", "--python", interpreter)
+    assert "101 does not fit: train:make(101) failed with fake tensors: IndexError: too la" in out
+    told = json.loads(run("train:make", "--python", interpreter, "--json")[0])
+    assert told["with_lms"]["value"] == 100
+    refused = next(tried for tried in told["tried"] if tried["value"] == 101)
+    assert refused["peak_bytes"] is None
+    assert refused["problem"].endswith("IndexError: too large")
+    program = Path(interpreter)
+    program.write_text(program.read_text().replace("print(json.dumps(dict(error", "sys.exit(1)  #"))
+    told = json.loads(run("train:make", "--python", interpreter, "--json")[0])
+    assert told["with_lms"]["value"] == 100
+
+
 def test_the_smallest_gpu(interpreter: str, tmp_path: Path) -> None:
     out, _ = run("train:make", "--python", interpreter, "--value", "40")
     assert out.startswith("without LMS: 0.13 GB of GPU memory, 12.0 ms\nwith LMS: 0.04 GB of GPU")
@@ -233,7 +248,7 @@ def test_the_smallest_gpu(interpreter: str, tmp_path: Path) -> None:
         (("train:make", "--low", "3", "--high", "2"), 2, "--low is 3, and --high 2"),
         (("train:make", "--slowdown", "0.5"), 2, "0.5 is not in the range x>=1"),
         (("train:make", "--gpu-memory", "2M"), 3, "not even 1 fits: operator"),
-        (("train:make",), 3, "train:make(129) failed with fake tensors: IndexError: too large"),
+        (("train:make", "--low", "120"), 3, "train:make(120) failed with fake tensors: IndexErr"),
         (("train:make", "--high", "90"), 3, "90, the largest value that was tried, fits"),
     ],
 )
