@@ -93,7 +93,8 @@ def attempt(compiled: Planner, trace: Trace, gpu_memory: int, conditions: Condit
             trace, _machine(gpu_memory, conditions.link), conditions.host_memory
         )
     except TraceError as error:
-        return Attempt(peak_bytes=peak, simulation=None, problem=str(error))
+        problem = str(error).removeprefix("does not fit: ")  # whoever shows it says so, too
+        return Attempt(peak_bytes=peak, simulation=None, problem=problem)
     factor = found.planned.seconds / found.compute_seconds if found.compute_seconds else 1.0
     if not found.fits and conditions.slowdown is not None and factor > conditions.slowdown:
         problem = f"it would take {factor:.2f} times as long as with everything on the GPU"

@@ -125,6 +125,14 @@ def test_nothing_fits(compiled: Planner) -> None:
         largest_value(compiled, record, MEMORY, tight, range(60, 400))
 
 
+def test_what_does_not_fit_is_said_once(compiled: Planner) -> None:
+    little = Conditions(link=SLOW, host_memory=MB)
+    found = attempt(compiled, record(60), MEMORY, little)
+    assert found.problem.startswith("what is swapped needs ")
+    with pytest.raises(ProgramError, match=r"^not even 60 fits: what is swapped needs .* --low"):
+        largest_value(compiled, record, MEMORY, little, range(60, 400))
+
+
 def test_everything_fits(compiled: Planner) -> None:
     with pytest.raises(
         ProgramError, match=r"20, the largest value that was tried, fits; .* --high"
