@@ -188,8 +188,8 @@ def _show(found: Tuned, memory: int) -> None:
             title,
             str(value),
             _gb(simulation.peak_bytes),
-            _ms(seconds),
-            _ms(seconds / value) if value > 0 else "",
+            _time(seconds),
+            _time(seconds / value) if value > 0 else "",
             _gb(simulation.planned.bytes_out),
             _gb(simulation.host_least_bytes),
         )
@@ -217,9 +217,9 @@ def _memory(trace: Trace, conditions: Conditions, given: dict[str, Any], as_json
         told = {"smallest_gpu_memory": least, "smallest_gpu_memory_without_lms": enough}
         click.echo(json.dumps({**given, **told, **dataclasses.asdict(found)}, indent=2))
         return
-    console.out.print(f"without LMS: {_gb(enough)} of GPU memory, {_ms(found.compute_seconds)}")
+    console.out.print(f"without LMS: {_gb(enough)} of GPU memory, {_time(found.compute_seconds)}")
     console.out.print(
-        f"with LMS: {_gb(least)} of GPU memory, {_ms(_seconds(found))}, and "
+        f"with LMS: {_gb(least)} of GPU memory, {_time(_seconds(found))}, and "
         f"{_gb(found.host_least_bytes)} of host memory"
     )
 
@@ -228,8 +228,12 @@ def _seconds(simulation: Simulation) -> float:
     return simulation.compute_seconds if simulation.fits else simulation.planned.seconds
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"
+def _time(seconds: float) -> str:
+    """A time; that of one item of a large batch is short."""
+    for unit, count in (("ms", 1e3), ("µs", 1e6)):
+        if seconds * count >= 1:
+            return f"{seconds * count:.1f} {unit}"
+    return f"{seconds * 1e9:.1f} ns"
 
 
 def _gb(size: int) -> str:

@@ -215,6 +215,9 @@ def test_the_command(interpreter: str, compiled: Planner) -> None:
     assert rows["without LMS"][2] == str(expected.without_lms)
     assert rows["with LMS"][2] == str(expected.with_lms)
     assert f"{expected.with_lms + 1} does not fit: operator" in out
+    # Twelve operators of 1 ms.
+    assert expected.without_lms is not None
+    assert f" 12.0 ms {12e3 / expected.without_lms:.1f} µs " in " ".join(rows["without LMS"])
     assert err == ""
     out, _ = run(*program, "--json", "--low", "4", "--step", "4", "--gpu", "a100")
     told = json.loads(out)
