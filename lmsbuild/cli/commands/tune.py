@@ -29,6 +29,7 @@ from lmsbuild.simulate.tune import Conditions, Report, Tuned, largest_value, sma
 from lmsbuild.tools.cache import default_cache
 
 _SEARCH = ("low", "high", "step")
+_TRACES = (".json", ".json.gz")
 
 
 @click.command()
@@ -109,6 +110,8 @@ def command(
         trace = read_trace(Path(what))
         _memory(trace, conditions, {**given, "gpu": trace.gpu}, as_json)
         return
+    if what.endswith(_TRACES):
+        raise click.BadParameter(f"there is no file {what}")
     function = FUNCTION.convert(what, None, click.get_current_context())
     if low > high:
         raise click.BadParameter(f"--low is {low}, and --high {high}")

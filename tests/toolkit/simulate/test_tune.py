@@ -256,6 +256,8 @@ def test_the_smallest_gpu(interpreter: str, tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("train",), 2, "'train' is not MODULE:FUNCTION, such as train:make"),
+        (("no/trace.json.gz",), 2, "there is no file no/trace.json.gz"),
+        (("trace.json",), 2, "there is no file trace.json"),
         (("train:make", "--low", "3", "--high", "2"), 2, "--low is 3, and --high 2"),
         (("train:make", "--slowdown", "0.5"), 2, "0.5 is not in the range x>=1"),
         (("train:make", "--gpu-memory", "2M"), 3, "not even 1 fits: operator"),
