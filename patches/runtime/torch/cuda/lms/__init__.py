@@ -43,7 +43,7 @@ __all__ = [
     "set_size_lms",
 ]
 
-_ABI_VERSION = 12
+_ABI_VERSION = 13
 _OUT_OF_MEMORY = 2
 
 _POOLS = ("all", "small_pool", "large_pool")

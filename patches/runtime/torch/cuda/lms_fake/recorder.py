@@ -97,7 +97,7 @@ class Recorder:
             optimizer (int): the number of the one that has made a step, or 0.
         """
         again = self._stepped == (self._clock, len(self._events))
-        if again and self._steps.get(optimizer, [(0, 0)])[-1][0] == len(self._events):
+        if again and self._steps.get(optimizer, [0])[-1] == len(self._events):
             return
         self._mark()
         self._events.append(["step", optimizer, 0])

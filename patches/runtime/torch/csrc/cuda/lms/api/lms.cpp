@@ -19,7 +19,7 @@ using namespace torch::cuda::lms;
 
 namespace {
 
-constexpr int kAbiVersion = 12;
+constexpr int kAbiVersion = 13;
 constexpr int kFailed = 1;
 constexpr int kOutOfMemory = 2;
 
