@@ -442,35 +442,72 @@ def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
     assert stat("plans") == 3 if times == 1 else stat("plans") > 3
 
 
+class Line:
+    """Tensors of 1 MiB, more than the limit. One operator uses each, so that whatever the plan and
+    however long operators take, the next tensor is on its way between some of them."""
+
+    def __init__(self) -> None:
+        torch.cuda.set_limit_lms(LIMIT)
+        self.tensors = [pattern(1, start=k) for k in range(4 * LAYERS)]
+        self.runs = 0
+        for _ in range(8):
+            self.run()
+        assert stat("planned_iterations") > 0
+
+    def use(self) -> Iterator[list[torch.Tensor]]:
+        """One iteration; yields, after each operator, what is on its way for the next ones."""
+        for k, tensor in enumerate(self.tensors):
+            tensor.add_(1)
+            yield [x for x in self.tensors[k + 1 : k + 3] if on_its_way(x)]
+        torch.cuda.lms.step()
+        torch.cuda.lms._wait_for_plans()
+        self.runs += 1
+
+    def run(self, look: Callable[[list[torch.Tensor]], object] = lambda waiting: None) -> None:
+        for waiting in self.use():
+            if waiting:
+                look(waiting)
+
+    def check(self) -> None:
+        for k, tensor in enumerate(self.tensors):
+            assert torch.equal(tensor.cpu(), pattern(1, start=k + self.runs, device="cpu"))
+
+
+def on_its_way(tensor: torch.Tensor) -> bool:
+    """A plan has begun to page it in, and nothing may read it yet."""
+    try:
+        raw_address(tensor)
+    except RuntimeError:
+        return is_resident(tensor)
+    return False
+
+
 def test_what_is_on_its_way_cannot_be_read_unseen(writer):
     """Extensions do not wait for what a plan brings: they read it, or are refused."""
-    train_until_planned()
-    chain = Chain()
+    line = Line()
     target = torch.zeros(floats(1), device="cuda")
+    torch.cuda.lms.exclude(target)  # or it may be what is refused
     read: list[tuple[torch.Tensor, torch.Tensor]] = []
     refused = []
 
-    def look(_: torch.Tensor) -> None:
-        for weight in chain.weights:
-            target.zero_()
-            fetched = is_resident(weight)
+    def look(waiting: list[torch.Tensor]) -> None:
+        for tensor in (*waiting, *line.tensors):  # no operator before the first
+            fetched = is_resident(tensor)
             try:
-                writer.copy(weight, target, 0, 0, MIB)
+                writer.copy(tensor, target, 0, 0, MIB)
             except unseen.PagedOut:
                 refused.append(fetched)
             else:
-                read.append((target.cpu(), weight.cpu()))
+                read.append((target.cpu(), tensor.cpu()))  # it departs from the plan
+                target.zero_()
 
-    for k in range(7 + 3 * LAYERS):
-        if k > 6 and k % 3 == 2:  # it departs from the plan
-            hook = chain.weights[k // 3 % LAYERS].register_hook(look)
-            chain.train(pattern(1, start=k))
-            hook.remove()
-        else:
-            chain.train(pattern(1, start=k))
-        torch.cuda.lms._wait_for_plans()
+    for _ in range(3):
+        line.run(look)
+        line.run()
     assert any(refused)
+    assert read
     assert all(torch.equal(seen, true) for seen, true in read)
+    line.check()
 
 
 @simulated
@@ -499,33 +536,10 @@ def test_a_storage_that_goes_while_its_operator_waits():
 
 def on_their_way() -> list[Any]:
     """Storages that a plan has begun to page in, and whose tensors are gone."""
-    torch.cuda.set_limit_lms(LIMIT)
-    tensors = [pattern(1, start=k) for k in range(4 * LAYERS)]
-    found: list[Any] = []
-
-    def look() -> None:
-        for tensor in tensors:
-            try:
-                raw_address(tensor)
-            except RuntimeError:
-                if is_resident(tensor):
-                    found.append(tensor.untyped_storage())
-
-    def use(between: Callable[[], object]) -> None:
-        for tensor in tensors:
-            tensor.add_(1)
-            between()
-            if found:
-                return
-        torch.cuda.lms.step()
-
-    for _ in range(8):
-        use(lambda: None)
-        torch.cuda.lms._wait_for_plans()
-    assert stat("planned_iterations") > 0
-    use(look)
-    assert found
-    return found
+    for waiting in Line().use():
+        if waiting:
+            return [tensor.untyped_storage() for tensor in waiting]
+    raise AssertionError("nothing is on its way")
 
 
 @since((2, 10), "storages that know their Python objects")
@@ -637,30 +651,16 @@ def test_random_programs_that_repeat(mode, seed, writer):
 @since((2, 3), "storages that refuse access")
 def test_what_a_plan_has_brought_may_leave_before_it_is_used():
     """Its page-out waits until it has arrived."""
-    losses = expected(16)
-    chain = Chain()
-    found: list[Any] = []
+    line = Line()
     left: list[int] = []
 
-    def look(_: torch.Tensor) -> None:
-        momenta = [state["momentum_buffer"] for state in chain.optimizer.state.values()]
-        waiting = []
-        for tensor in chain.weights + momenta:
-            try:
-                raw_address(tensor)
-            except RuntimeError:
-                if is_resident(tensor):
-                    waiting.append(tensor)
-        if waiting:
-            evict()
-            left.append(sum(not is_resident(tensor) for tensor in waiting))
+    def look(waiting: list[torch.Tensor]) -> None:
+        evict()
+        left.append(sum(not is_resident(tensor) for tensor in waiting))
 
-    for k in range(16):
-        if k == 8:
-            for weight in chain.weights:
-                weight.register_hook(look)
-        found.append(chain.train(pattern(1, start=k)))
-        torch.cuda.lms._wait_for_plans()
+    for _ in range(3):
+        line.run(look)
+        line.run()
     assert sum(left) > 0
-    assert found == losses
+    line.check()
     assert DEVICE.races() == []
