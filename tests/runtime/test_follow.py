@@ -556,12 +556,13 @@ def test_lms_is_turned_off_while_only_python_has_what_is_on_its_way():
     storages = on_their_way()
     gc.collect()
     freed = torch.empty(floats(1 / 64), device="cuda").untyped_storage()
-    DEVICE.hold("cudaStreamWaitEvent", seconds=0.2)
+    DEVICE.hold("cudaStreamWaitEvent")
     thread = threading.Thread(target=torch.cuda.set_enabled_lms, args=(False,))
     thread.start()
     assert DEVICE.wait_for("cudaStreamWaitEvent")
-    faulthandler.dump_traceback_later(20, exit=True)  # a deadlock with the GIL
+    faulthandler.dump_traceback_later(120, exit=True)  # a deadlock with the GIL
     sys.setswitchinterval(60)
+    DEVICE.release("cudaStreamWaitEvent", with_gil=True)
     ctypes.PyDLL(None).usleep(500_000)  # with the GIL, as any function in C
     del freed  # waits for the mutex of LMS
     sys.setswitchinterval(0.005)

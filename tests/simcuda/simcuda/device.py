@@ -167,12 +167,16 @@ class Device:
         """
         self._runtime.simcuda_hold(api.encode(), device, seconds)
 
-    def release(self, api: str = "") -> None:
-        """Lets the calls of `api` that are held go on, and those to come; "" is every function."""
+    def release(self, api: str = "", *, with_gil: bool = False) -> None:
+        """Lets the calls of `api` that are held go on, and those to come; "" is every function.
+
+        With `with_gil`, no other thread gets the GIL meanwhile.
+        """
+        library = self._library(with_gil)
         if api:
-            self._runtime.simcuda_release(api.encode())
+            library.simcuda_release(api.encode())
         else:
-            self._runtime.simcuda_release_all()
+            library.simcuda_release_all()
 
     def waiting(self, api: str) -> int:
         """How many calls of `api` are held now."""
@@ -190,8 +194,10 @@ class Device:
 
         With `with_gil`, no other thread gets the GIL meanwhile.
         """
-        library = ctypes.PyDLL(self._runtime._name) if with_gil else self._runtime
-        return int(library.simcuda_count(api.encode()))
+        return int(self._library(with_gil).simcuda_count(api.encode()))
+
+    def _library(self, with_gil: bool) -> ctypes.CDLL:
+        return ctypes.PyDLL(self._runtime._name) if with_gil else self._runtime
 
     def counts(self) -> dict[str, int]:
         return _parse_counts(self._runtime.simcuda_counts())
