@@ -599,7 +599,7 @@ def forked_while_pinning(device):
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._watch()
     api = "cudaHostRegister"
-    device.hold(api, seconds=0.5)
+    device.hold(api)  # no thread has a mutex of LMS there
     kept = [torch.ones(1 << 18, device="cuda") for _ in range(15)]  # host memory is pinned ahead
     waiting = device.wait_for(api)
     child = os.fork()
@@ -610,6 +610,7 @@ def forked_while_pinning(device):
     killer.start()
     _, status = os.waitpid(child, 0)
     killer.cancel()
+    device.release(api)
     assert len(kept) == 15
     return waiting, os.WEXITSTATUS(status) if os.WIFEXITED(status) else "the child hangs"
 
