@@ -30,13 +30,13 @@ OTHERS = ("ARGS", "LMS_", "MAKE", "MFLAGS", "OUT", "PIP_P", "PYTEST", "PYTHON", 
 PREPARE = """\
 set -eo pipefail
 serve() {
-  "$@" > "$SANDBOX/url" &
-  for _ in $(seq 100); do
-    grep -q http "$SANDBOX/url" && break
-    kill -0 $! && sleep 0.1
+  : > "$SANDBOX/url"
+  "$@" >> "$SANDBOX/url" &
+  until grep http "$SANDBOX/url"; do
+    kill -0 $! || return 1
+    sleep 0.1
   done
   kill $!
-  grep http "$SANDBOX/url"
 }
 """
 
