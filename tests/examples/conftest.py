@@ -53,7 +53,8 @@ def run(tmp_path: Path) -> Run:
     def run(
         name: str, *arguments: object, mib: int = 256, devices: int = 1, code: int = 0
     ) -> subprocess.CompletedProcess[str]:
-        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={devices}"]
+        # Without a fixed port, which another run on this machine may use.
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={devices}"]
         done = subprocess.run(
             [
                 sys.executable,
