@@ -44,6 +44,30 @@ def test_what_a_captured_region_uses_stays():
     assert torch.equal(x.cpu(), pattern(1, device="cpu"))
 
 
+def test_what_is_there_when_lms_is_off_during_a_capture_stays():
+    """LMS does not see what such a graph uses."""
+    x = managed(pattern(1))
+    evict()
+    torch.cuda.set_enabled_lms(False)
+    y = pattern(1, start=5)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        addresses = [raw_address(x), raw_address(y)]
+        with contextlib.suppress(RuntimeError):  # the simulated device records no graph
+            graph.capture_end()
+    turn_on()
+    z = pattern(1)
+    managed(x), managed(y), managed(z)
+    evict()
+    assert not is_resident(z)
+    assert [raw_address(x), raw_address(y)] == addresses
+    for tensor in (x, y):
+        torch.cuda.lms.release(tensor)
+        evict()
+        assert not is_resident(tensor)
+
+
 @since((2, 5), "pools of memory")
 def test_a_pool_that_others_use_goes_on():
     # A graph that goes gives up its share of a pool, perhaps while another one allocates there.

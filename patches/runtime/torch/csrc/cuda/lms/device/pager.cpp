@@ -27,6 +27,25 @@ compat::StrongStorage owner_of(const Block& block) {
   return owner.lock();
 }
 
+// The addresses that the native allocator has handed out.
+std::vector<const void*> allocated(
+    const compat::cca::SnapshotInfo& snapshot,
+    c10::DeviceIndex device) {
+  std::vector<const void*> found;
+  for (const auto& segment : snapshot.segments) {
+    if (segment.device == device) {
+      size_t address = segment.address;
+      for (const auto& range : segment.blocks) {
+        if (range.allocated) {
+          found.push_back(reinterpret_cast<const void*>(address));
+        }
+        address += range.size;
+      }
+    }
+  }
+  return found;
+}
+
 // A reason to stay for each of the blocks.
 std::deque<Stay> stays_of(Registry& registry, const std::vector<Block*>& blocks) {
   std::deque<Stay> stays;
@@ -300,7 +319,32 @@ void Pager::bring_all() {
 void Pager::enabled() {
   mover.synchronize();
   // Memory that pools allocated while LMS was off belongs to them, for example to a CUDA graph.
-  pools.learn(native_.snapshot());
+  const auto snapshot = native_.snapshot();
+  pools.learn(snapshot);
+  if (!staying_.empty()) { // some may have been freed
+    std::unordered_set<const void*> still;
+    for (const void* const memory : allocated(snapshot, device)) {
+      if (staying_.count(memory) > 0) {
+        still.insert(memory);
+      }
+    }
+    staying_ = std::move(still);
+  }
+}
+
+void Pager::captured_unseen() {
+  for (const void* const memory : allocated(native_.snapshot(), device)) {
+    staying_.insert(memory);
+  }
+  registry.each([this](Block& block) {
+    if (block.on_device()) {
+      staying_.erase(block.memory.get());
+      if (!block.stays.has(Reason::Graph)) {
+        registry.stay(block, Reason::Graph);
+        mover.wrote(block);
+      }
+    }
+  });
 }
 
 void Pager::start_recording() {

@@ -97,6 +97,10 @@ class Pager : private Registry::Listener {
   // memory. Pauses the mutex.
   void enabled();
 
+  // Called when a capture begins while LMS is off, and does not see what the graph will use. So all
+  // that there is stays, as what LMS sees in a capture.
+  void captured_unseen();
+
   // Start and stop a recording of what operators use. stop_recording() waits for the device, and
   // pauses the mutex. Both throw c10::Error.
   void start_recording();

@@ -92,8 +92,10 @@ inline void pool_began(Pager& pager, compat::MempoolId pool, Pools::Filter filte
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(pager.device);
   const bool capture = pager.pools.begin(pool, std::move(filter), current);
   pager.room.limit().cap().enforce();
-  if (capture) {
+  if (capture && Runtime::get().settings.enabled) {
     Guard::keep_pinned(pager);
+  } else if (capture) {
+    pager.captured_unseen();
   }
 }
 
