@@ -68,6 +68,21 @@ def test_what_is_there_when_lms_is_off_during_a_capture_stays():
         assert not is_resident(tensor)
 
 
+def test_a_graph_that_was_captured_while_lms_was_off_and_is_gone():
+    torch.cuda.set_enabled_lms(False)
+    x = pattern(1)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        with contextlib.suppress(RuntimeError):  # the simulated device records no graph
+            graph.capture_end()
+    torch.cuda.lms.release(x)
+    turn_on()
+    managed(x)
+    evict()
+    assert not is_resident(x)
+
+
 @since((2, 5), "pools of memory")
 def test_a_pool_that_others_use_goes_on():
     # A graph that goes gives up its share of a pool, perhaps while another one allocates there.

@@ -106,6 +106,26 @@ def test_storage_freed_and_made_again():
     assert torch.equal(x.cpu(), pattern(1, start=4, device="cpu"))
 
 
+@pytest.mark.parametrize("how", ["excluded", "held"])
+@pytest.mark.parametrize("again", [True, False], ids=["freed and made again", "grown"])
+def test_what_is_marked_stays_with_other_memory(how, again):
+    """As FSDP's parameters, which are freed and gathered."""
+    x = managed(pattern(1))
+    with torch.cuda.lms.resident(x) if how == "held" else contextlib.nullcontext():
+        if how == "excluded":
+            torch.cuda.lms.exclude(x)
+        if again:
+            untyped_storage(x).resize_(0)
+        untyped_storage(x).resize_(2 << 20)
+        address = raw_address(x)
+        evict()
+        assert is_resident(x)
+        assert raw_address(x) == address
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
+
+
 def test_memory_dropped_by_an_extension(extension):
     # The block dies and the storage lives on: what guarded the block's memory must go with it.
     x = managed(pattern(1))

@@ -902,21 +902,24 @@ class _Held:
                 _check(_library.lms_hold(storage._cdata))
                 self._storages.append(storage)
 
+    def has(self, storage):
+        return any(held._cdata == storage._cdata for held in self._storages)
+
     def let_go(self):
         # All of them, even if one fails.
         for code in [_library.lms_release(storage._cdata) for storage in self._storages]:
             _check(code)
 
 
-# What the user marks while LMS is off. It counts from when LMS is turned on.
-_blocks = []  # the resident() blocks that have begun, also while LMS is on
-_excluded = {}  # weak references to storages, by their _cdata
+# What the user marks. It counts from when LMS is turned on, and for other memory that a storage
+# gets later.
+_blocks = []  # the resident() blocks that have begun
+_excluded = {}  # weak references to storages, by their _cdata; also what others got without LMS
 
 
 def _keep_marked():
     with _lock:
         blocks, excluded = list(_blocks), list(_excluded.values())
-        _excluded.clear()
     for held in blocks:
         held.hold()
     for reference, kind in excluded:
@@ -976,15 +979,14 @@ def exclude(*tensors):
     Raises:
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
     """
-    _keep(list(_storages(_tensors(tensors))))
-
-
-def _keep(storages):
-    """Keeps storages on their GPU, or from when LMS is turned on."""
+    storages = list(_storages(_tensors(tensors)))
+    _mark(storages)
     if _is_on():
         for storage in storages:
             _take_address(storage)
-        return
+
+
+def _mark(storages):
     from torch.multiprocessing.reductions import StorageWeakRef
 
     with _lock:
@@ -1077,7 +1079,7 @@ def _take_address(storage, lasting=True):
     if _settings["enabled"]:
         _check(_library.lms_take_address(storage._cdata, int(lasting)))
     elif lasting:
-        _keep([storage])
+        _mark([storage])
 
 
 def _take_tensor_address(tensor, lasting=True):
@@ -1127,7 +1129,7 @@ def _keeps_what_is_sliced(function):
     def wrapper(storage, index):
         if not isinstance(index, slice) or storage.device.type != "cuda":
             return guarded(storage, index)
-        _keep([storage])
+        _take_address(storage)
         part = guarded(storage, index)
         _check(_library.lms_know_slice(part._cdata, storage._cdata))
         return part
@@ -1531,9 +1533,22 @@ def _resident_resize(function):
         result = resize(storage, *args, **kwargs)
         # It has copied into new memory, which was not an input.
         with _region_of([storage]):
+            _keep_again(storage)
             return result
 
     return wrapper
+
+
+def _keep_again(storage):
+    """The memory of a storage is another one. What the user has marked stays all the same."""
+    if _is_on() and storage.device.type == "cuda":
+        with _lock:
+            holders = [held for held in _blocks if held.has(storage)]
+            excluded = storage._cdata in _excluded
+        for _ in holders:
+            _check(_library.lms_hold(storage._cdata))
+        if excluded:
+            _take_address(storage)
 
 
 # Python raises KeyboardInterrupt when a call of the library returns, which may have taken long.

@@ -229,8 +229,11 @@ int lms_know_slice(void* slice, void* address) {
 int lms_release_address(void* address) {
   return checked([&] {
     const Lock lock;
-    if (Block* const block = Registry::block_of(storage_of(address))) {
+    c10::StorageImpl& storage = storage_of(address);
+    if (Block* const block = Registry::block_of(storage)) {
       block->pager.let_go(*block, {Reason::Address, Reason::Graph, Reason::Hook});
+    } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
+      pager->let_go(compat::data_ptr(storage).get());
     }
   });
 }

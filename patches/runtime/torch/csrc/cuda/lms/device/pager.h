@@ -100,6 +100,10 @@ class Pager : private Registry::Listener {
   // Called when a capture begins while LMS is off, and does not see what the graph will use. So all
   // that there is stays, as what LMS sees in a capture.
   void captured_unseen();
+  // The memory, which LMS does not manage, need not stay if it gets a block.
+  void let_go(const void* memory) {
+    staying_.erase(memory);
+  }
 
   // Start and stop a recording of what operators use. stop_recording() waits for the device, and
   // pauses the mutex. Both throw c10::Error.
