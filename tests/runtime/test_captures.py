@@ -68,7 +68,8 @@ def test_what_is_there_when_lms_is_off_during_a_capture_stays():
         assert not is_resident(tensor)
 
 
-def test_a_graph_that_was_captured_while_lms_was_off_and_is_gone():
+@pytest.mark.parametrize("how", ["released", "memory that is used again"])
+def test_a_graph_that_was_captured_while_lms_was_off_and_is_gone(how):
     torch.cuda.set_enabled_lms(False)
     x = pattern(1)
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -76,7 +77,13 @@ def test_a_graph_that_was_captured_while_lms_was_off_and_is_gone():
         graph.capture_begin()
         with contextlib.suppress(RuntimeError):  # the simulated device records no graph
             graph.capture_end()
-    torch.cuda.lms.release(x)
+    if how == "released":
+        torch.cuda.lms.release(x)
+    else:
+        address = raw_address(x)
+        del x
+        x = pattern(1)
+        assert raw_address(x) == address
     turn_on()
     managed(x)
     evict()

@@ -302,6 +302,10 @@ def test_a_launch_of_numba(device):
         Dispatcher().call((x, y), 1, 1, 0, 0)
     evict()
     assert not is_resident(x)
+    with torch.cuda.lms.enabled(False):
+        Dispatcher().call((x, y), 1, 1, 0, 0)
+    evict()
+    assert not is_resident(x)
     assert not is_resident(y)
 
 

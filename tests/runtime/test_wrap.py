@@ -33,6 +33,8 @@ class Native(torch.nn.Module):
 
 def test_what_wrap_brings():
     x = managed(pattern(1))
+    inputs = Inputs(torch.empty(0))
+    inputs.later = x
     slots = Slots()
     slots.x, slots.other = x, slots  # it contains itself
     for function, arguments in (
@@ -40,6 +42,7 @@ def test_what_wrap_brings():
         (lambda given: is_resident(x), ({"x": {1, x}},)),
         (lambda given: is_resident(x), (Inputs(x),)),
         (lambda given: is_resident(x), (slots,)),
+        (lambda given: is_resident(x), (inputs,)),
         (functools.partial(is_resident, x), ()),
         (functools.partial(is_resident, tensor=x), ()),
         (Native(x).native, ()),

@@ -132,8 +132,9 @@ def guard():
             "torch._inductor.utils", functools.partial(_guard_alignment, misaligned)
         )
         _guard_copies(misaligned)
-    # For releases of PyTorch without DLPack's C interface, this module brings one.
-    importer.when_imported("tvm_ffi._optional_torch_c_dlpack", _guard_exchange)
+    # For releases of PyTorch without DLPack's C interface, these modules bring one.
+    for module in ("tvm_ffi._optional_torch_c_dlpack", "torch_c_dlpack_ext.core"):
+        importer.when_imported(module, _guard_exchange)
     _guard_exchange()
     _guard_packages()
     sys.meta_path.insert(0, importer)
@@ -141,16 +142,17 @@ def guard():
 
 def _guard_exchange(_=None):
     """DLPack's C interface tells LMS of the addresses that it hands out, or is not offered."""
-    name = "__dlpack_c_exchange_api__"
-    capsule = vars(torch.Tensor).get(name)
-    if capsule is None:
-        return
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype = ctypes.c_void_p
     pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    pointer = pointer_of(capsule, b"dlpack_exchange_api")
-    if _python is None or not _python.lms_python_exchange(pointer, lms._take_tensor_address):
-        delattr(torch.Tensor, name)  # consumers use __dlpack__() then
+    # The second name is that of tvm-ffi before 0.1.5, where it may also be a number.
+    for name in ("__dlpack_c_exchange_api__", "__c_dlpack_exchange_api__"):
+        found = vars(torch.Tensor).get(name)
+        if found is None:
+            continue
+        pointer = found if isinstance(found, int) else pointer_of(found, b"dlpack_exchange_api")
+        if _python is None or not _python.lms_python_exchange(pointer, lms._take_tensor_address):
+            delattr(torch.Tensor, name)  # consumers use __dlpack__() then
 
 
 def _guard_module(name, method, module):
@@ -173,8 +175,6 @@ def guard_numba(kind, method):
 
     @functools.wraps(original)
     def wrapper(self, *args, **kwargs):
-        if not lms._settings["enabled"]:
-            return original(self, *args, **kwargs)
         with lms._lends():
             return launch(self, *args, **kwargs)
 

@@ -32,6 +32,12 @@ def packed(library, check, device):
     return texts, data
 
 
+def smallest_block(data):
+    r"""The size of the smallest block of a recording, in bytes; infinite if there is none."""
+    codes = KINDS.index("allocated"), KINDS.index("known")
+    return min((event[0] for event in EVENT.iter_unpack(data) if event[3] in codes), default=1e999)
+
+
 def read(library, check, device):
     r"""Returns the last recording of a device: (names, events).
 

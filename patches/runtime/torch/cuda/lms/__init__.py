@@ -469,8 +469,9 @@ def record(path=None, device=None):
     have passed. If the block raises an exception, no file is written.
 
     Storages that are too small for LMS count with the most that they have had since the
-    program began, or called ``torch.cuda.reset_peak_memory_stats()``. If ``set_size_lms`` is
-    below 1 MiB, they count with what they have when the block ends.
+    program began, or called ``torch.cuda.reset_peak_memory_stats()``. If LMS manages some
+    of 1 MiB or less, they count with what they have when the block ends, and so do those
+    above 1 MiB that are too small because of ``set_size_lms``.
 
     Args:
         path (str or path-like, optional): the file, in JSON; compressed if its
@@ -512,7 +513,9 @@ def record(path=None, device=None):
     after = stats(index)
     # Now that LMS has seen what the iterations use; it may have looked at nothing before.
     unmanaged = torch.cuda.memory_allocated(index) - after["resident_bytes"]
-    unmanaged += _small_bytes_gone(index)
+    _, events = lms_trace.packed(_library, _check, index)
+    if lms_trace.smallest_block(events) > _SMALL_POOL:
+        unmanaged += _small_bytes_gone(index)
     properties = torch.cuda.get_device_properties(index)
     # The automatic limit is this part of the memory already.
     limit = _settings["limit"] or int(before["limit_bytes"] / planner.IN_USE)
@@ -539,10 +542,8 @@ def _small_bytes_gone(device):
     """How many bytes more the storages that are too small for LMS have had.
 
     The allocator has a pool for them, whose peak it knows. Recording does not reset the peak, which
-    is the program's. If LMS manages a part of the pool, nothing can be said of the other part.
+    is the program's.
     """
-    if _settings["size"] < _SMALL_POOL:
-        return 0
     native = torch.cuda.memory_stats(device)
     name = "allocated_bytes.small_pool."
     # PyTorch 1.1 to 1.3 does not count pools.
@@ -894,27 +895,31 @@ class _Held:
 
     def __init__(self, tensors):
         self._tensors = tensors
-        self._storages = []
+        self._storages = {}  # by their _cdata
 
     def hold(self):
-        if not self._storages:  # LMS still holds them if it was turned off and on again
-            for storage in _storages(_tensors(self._tensors)):
+        for storage in _storages(_tensors(self._tensors)):
+            if storage._cdata not in self._storages:  # also if LMS was turned off and on again
                 _check(_library.lms_hold(storage._cdata))
-                self._storages.append(storage)
+                self._storages[storage._cdata] = storage
 
-    def has(self, storage):
-        return any(held._cdata == storage._cdata for held in self._storages)
+    def has_moved(self, storage):
+        """The memory of a storage is another one, which LMS does not hold."""
+        if self._storages.pop(storage._cdata, None) is not None and _settings["enabled"]:
+            _check(_library.lms_hold(storage._cdata))
+            self._storages[storage._cdata] = storage
 
     def let_go(self):
         # All of them, even if one fails.
-        for code in [_library.lms_release(storage._cdata) for storage in self._storages]:
+        for code in [_library.lms_release(key) for key in self._storages]:
             _check(code)
 
 
 # What the user marks. It counts from when LMS is turned on, and for other memory that a storage
-# gets later.
+# gets from its resize_().
 _blocks = []  # the resident() blocks that have begun
 _excluded = {}  # weak references to storages, by their _cdata; also what others got without LMS
+_most_excluded = 64  # how many there may be before those that are gone are looked for
 
 
 def _keep_marked():
@@ -981,19 +986,25 @@ def exclude(*tensors):
     """
     storages = list(_storages(_tensors(tensors)))
     _mark(storages)
-    if _is_on():
+    try:
         for storage in storages:
             _take_address(storage)
+    except BaseException:
+        with _lock:
+            for storage in storages:
+                _excluded.pop(storage._cdata, None)
+        raise
 
 
 def _mark(storages):
     from torch.multiprocessing.reductions import StorageWeakRef
 
+    global _most_excluded
     with _lock:
-        # Not each time, because there may be many.
-        if len(_excluded) & (len(_excluded) - 1) == 0:
+        if len(_excluded) > _most_excluded:  # not each time, because there may be many
             for key in [key for key, (known, _) in _excluded.items() if known.expired()]:
                 del _excluded[key]
+            _most_excluded = 2 * len(_excluded) + 64
         for storage in storages:
             kind = getattr(torch, "UntypedStorage", type(storage))
             _excluded[storage._cdata] = StorageWeakRef(storage), kind
@@ -1073,17 +1084,21 @@ def _take_address(storage, lasting=True):
 
     While LMS is off, those that have it for good have to be remembered.
     """
-    if _library is None or storage.device.type != "cuda":
-        return
     lasting = lasting and not _lending.now
-    if _settings["enabled"]:
-        _check(_library.lms_take_address(storage._cdata, int(lasting)))
-    elif lasting:
+    if not _is_known_to_lms(lasting) or storage.device.type != "cuda":
+        return
+    if not _settings["enabled"]:
         _mark([storage])
+    _check(_library.lms_take_address(storage._cdata, int(lasting)))
+
+
+def _is_known_to_lms(lasting):
+    """Whether LMS has to know of an address."""
+    return _library is not None and (lasting or _settings["enabled"])
 
 
 def _take_tensor_address(tensor, lasting=True):
-    if _library is not None and isinstance(tensor, torch.Tensor):
+    if _is_known_to_lms(lasting) and isinstance(tensor, torch.Tensor):
         for storage in _storages((tensor,)):
             _take_address(storage, lasting)
 
@@ -1350,9 +1365,9 @@ def _storages_in(values, seen=None):
         else:
             parts = _parts_of(value)
             if parts is not None:
-                seen = set() if seen is None else seen
+                seen = {} if seen is None else seen
                 if id(value) not in seen:  # it may contain itself
-                    seen.add(id(value))
+                    seen[id(value)] = value  # so that nothing else gets this id()
                     yield from _storages_in(parts, seen)
 
 
@@ -1363,7 +1378,8 @@ def _parts_of(value):
     if isinstance(value, collections.abc.Mapping):
         return value.values()
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        return [getattr(value, name, None) for name in value.__dataclass_fields__]
+        fields = [getattr(value, name, None) for name in value.__dataclass_fields__]
+        return fields + list(getattr(value, "__dict__", {}).values())
     return None
 
 
@@ -1541,12 +1557,12 @@ def _resident_resize(function):
 
 def _keep_again(storage):
     """The memory of a storage is another one. What the user has marked stays all the same."""
-    if _is_on() and storage.device.type == "cuda":
+    if _library is not None and storage.device.type == "cuda":
         with _lock:
-            holders = [held for held in _blocks if held.has(storage)]
+            blocks = list(_blocks)
             excluded = storage._cdata in _excluded
-        for _ in holders:
-            _check(_library.lms_hold(storage._cdata))
+        for held in blocks:
+            held.has_moved(storage)
         if excluded:
             _take_address(storage)
 

@@ -204,8 +204,11 @@ int lms_hold(void* address) {
 int lms_release(void* address) {
   return checked([&] {
     const Lock lock;
-    if (Block* const block = Registry::block_of(storage_of(address))) {
+    c10::StorageImpl& storage = storage_of(address);
+    if (Block* const block = Registry::block_of(storage)) {
       block->pager.let_go(*block, {Reason::Holder});
+    } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
+      pager->let_go(compat::data_ptr(storage).get(), {Reason::Holder});
     }
   });
 }
@@ -215,6 +218,14 @@ int lms_take_address(void* address, int lasting) {
     if (Runtime::get().settings.enabled) {
       const compat::StrongStorage held = hold(address);
       Guard::address_taken(*held, /*write=*/true, lasting != 0);
+    } else if (lasting != 0) {
+      // At once, because another thread may turn LMS on.
+      const Lock lock;
+      Block* const block = Registry::block_of(storage_of(address));
+      if (block && block->on_device() && !block->stays.has(Reason::Address)) {
+        block->pager.registry.stay(*block, Reason::Address);
+        block->pager.mover.wrote(*block);
+      }
     }
   });
 }
@@ -233,7 +244,8 @@ int lms_release_address(void* address) {
     if (Block* const block = Registry::block_of(storage)) {
       block->pager.let_go(*block, {Reason::Address, Reason::Graph, Reason::Hook});
     } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
-      pager->let_go(compat::data_ptr(storage).get());
+      const void* const memory = compat::data_ptr(storage).get();
+      pager->let_go(memory, {Reason::Address, Reason::Graph, Reason::Hook});
     }
   });
 }

@@ -73,6 +73,25 @@ class Residency {
     return has(Reason::Address) || has(Reason::Graph) || has(Reason::Hook);
   }
 
+  // The lasting ones of the reasons.
+  Residency lasting_part() const {
+    Residency part;
+    for (const Reason reason : {Reason::Holder, Reason::Address, Reason::Graph, Reason::Hook}) {
+      part.counts_[static_cast<size_t>(reason)] = counts_[static_cast<size_t>(reason)];
+    }
+    return part;
+  }
+
+  // Calls f(reason) for each reason, as often as it counts.
+  template <class F>
+  void each(F f) const {
+    for (size_t i = 0; i < kReasons; ++i) {
+      for (uint32_t n = 0; n < counts_[i]; ++n) {
+        f(static_cast<Reason>(i));
+      }
+    }
+  }
+
  private:
   static bool counted(Reason reason) {
     return reason == Reason::Operator || reason == Reason::Lms || reason == Reason::Holder;

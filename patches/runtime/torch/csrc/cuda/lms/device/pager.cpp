@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,8 @@ std::deque<Stay> stays_of(Registry& registry, const std::vector<Block*>& blocks)
 
 } // namespace
 
+std::atomic<int> Pager::staying_anywhere_{0};
+
 Pager::Pager(
     c10::DeviceIndex device,
     const Settings& settings,
@@ -100,8 +103,11 @@ Block* Pager::adopt(c10::StorageImpl& storage, size_t smallest) {
     }
     block = registry.adopt(storage);
     mover.taken(block->memory.get(), block->size); // LMS has not seen its allocation
-    if (staying_.erase(block->memory.get()) > 0) {
-      registry.stay(*block, Reason::Address);
+    const auto stays = staying_.find(block->memory.get());
+    if (stays != staying_.end()) {
+      stays->second.each([&](Reason reason) { registry.stay(*block, reason); });
+      staying_.erase(stays);
+      publish_staying();
     }
   }
   registry.claim(*block, storage);
@@ -153,12 +159,14 @@ bool Pager::disown(Block& block, at::DataPtr& held) {
   }
   void* const address = block.memory.get();
   const size_t size = block.size;
-  const bool stays = block.stays.lasting();
+  const Residency lasting = block.stays.lasting_part();
   Registry::disown(block, held);
   mover.taken(address, size); // it was noted as free, and is not
-  if (stays) {
-    staying_.insert(address);
+  staying_.erase(address); // of who had it before
+  if (lasting.any()) {
+    staying_.emplace(address, lasting);
   }
+  publish_staying();
   return true;
 }
 
@@ -319,22 +327,24 @@ void Pager::bring_all() {
 void Pager::enabled() {
   mover.synchronize();
   // Memory that pools allocated while LMS was off belongs to them, for example to a CUDA graph.
-  const auto snapshot = native_.snapshot();
-  pools.learn(snapshot);
-  if (!staying_.empty()) { // some may have been freed
-    std::unordered_set<const void*> still;
-    for (const void* const memory : allocated(snapshot, device)) {
-      if (staying_.count(memory) > 0) {
-        still.insert(memory);
-      }
-    }
-    staying_ = std::move(still);
+  std::unordered_set<const void*> gone; // of what stays: what has been freed
+  for (const auto& [memory, why] : staying_) {
+    gone.insert(memory);
   }
+  const auto snapshot = native_.snapshot(); // pauses the mutex
+  pools.learn(snapshot);
+  for (const void* const memory : allocated(snapshot, device)) {
+    gone.erase(memory);
+  }
+  for (const void* const memory : gone) {
+    staying_.erase(memory);
+  }
+  publish_staying();
 }
 
 void Pager::captured_unseen() {
   for (const void* const memory : allocated(native_.snapshot(), device)) {
-    staying_.insert(memory);
+    staying_[memory].add(Reason::Graph);
   }
   registry.each([this](Block& block) {
     if (block.on_device()) {
@@ -345,6 +355,28 @@ void Pager::captured_unseen() {
       }
     }
   });
+  publish_staying();
+}
+
+void Pager::let_go(const void* memory, std::initializer_list<Reason> reasons) {
+  const auto stays = staying_.find(memory);
+  if (stays == staying_.end()) {
+    return;
+  }
+  for (const Reason reason : reasons) {
+    stays->second.remove(reason);
+  }
+  if (!stays->second.any()) {
+    staying_.erase(stays);
+    publish_staying();
+  }
+}
+
+void Pager::publish_staying() {
+  if (published_ == staying_.empty()) {
+    published_ = !published_;
+    staying_anywhere_ += published_ ? 1 : -1;
+  }
 }
 
 void Pager::start_recording() {
@@ -398,7 +430,9 @@ void Pager::step(uint32_t optimizer) {
 }
 
 void Pager::born(Block& block) {
-  staying_.erase(block.memory.get()); // it was given back without LMS
+  if (!staying_.empty()) {
+    handed_out(block.memory.get()); // it was given back without LMS
+  }
   recorders.users.allocated(block.number, block.size);
   follower.allocated(block);
 }

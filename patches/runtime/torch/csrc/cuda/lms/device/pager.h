@@ -10,7 +10,9 @@
 #include <torch/csrc/cuda/lms/room/pools.h>
 #include <torch/csrc/cuda/lms/room/room.h>
 
-#include <unordered_set>
+#include <atomic>
+#include <initializer_list>
+#include <unordered_map>
 
 namespace torch::cuda::lms {
 
@@ -100,9 +102,16 @@ class Pager : private Registry::Listener {
   // Called when a capture begins while LMS is off, and does not see what the graph will use. So all
   // that there is stays, as what LMS sees in a capture.
   void captured_unseen();
-  // The memory, which LMS does not manage, need not stay if it gets a block.
-  void let_go(const void* memory) {
+  // Memory that LMS does not manage need not stay for these reasons if it gets a block.
+  void let_go(const void* memory, std::initializer_list<Reason> reasons);
+  // It was handed out anew while LMS is off: nobody has its address.
+  void handed_out(const void* memory) {
     staying_.erase(memory);
+    publish_staying();
+  }
+  // Whether handed_out() has to be called, for any device. Needs no mutex.
+  static bool asks_for_memory() {
+    return staying_anywhere_ > 0;
   }
 
   // Start and stop a recording of what operators use. stop_recording() waits for the device, and
@@ -116,13 +125,16 @@ class Pager : private Registry::Listener {
  private:
   void resize_with_tier(c10::StorageImpl& storage) const;
   Block* adopt_sliced(c10::StorageImpl& storage, c10::StorageImpl& slice, size_t smallest);
+  void publish_staying();
   void born(Block& block) override;
   void died(Block* block) noexcept override;
 
   const Native native_;
-  // Memory that LMS does not manage any more, and whose block stayed for good: if it gets another
-  // block, that stays, too.
-  std::unordered_set<const void*> staying_;
+  // Memory that LMS does not manage, and why it has to stay if it gets a block: that of a block
+  // that has stayed, and what was there when a graph was captured while LMS was off.
+  std::unordered_map<const void*, Residency> staying_;
+  bool published_ = false; // whether it is counted in staying_anywhere_
+  static std::atomic<int> staying_anywhere_; // pagers with such memory
   c10::Allocator* const tier_;
   const c10::Allocator* const before_;
 };

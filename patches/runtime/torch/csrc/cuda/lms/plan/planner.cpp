@@ -40,10 +40,8 @@ class Planner {
       const int64_t room = machine_.limit - (part == 0 ? 0 : machine_.limit / part);
       const std::vector<int64_t> rooms(living_.size(), room);
       worse = consider(select(trace_, machine_, gaps_, living_, needed_, rooms)) ? 0 : worse + 1;
-      // No other choice can be much better, or is likely to be better at all.
-      const bool found = !best_.moves.empty();
-      if (found && (worse == 2 || best_score_ <= least_seconds() * 1.005)) {
-        break;
+      if (good_enough() || (worse == 2 && !best_.moves.empty())) {
+        break; // no other choice is likely to be better
       }
     }
     toggle();
@@ -65,6 +63,11 @@ class Planner {
     const bool compressed = std::any_of(
         trace_.blocks.begin(), trace_.blocks.end(), [](const Block& b) { return b.share < 1; });
     return compressed ? trace_.seconds() : bound_.seconds;
+  }
+
+  // Whether no other choice can be much better.
+  bool good_enough() const {
+    return !best_.moves.empty() && best_score_ <= least_seconds() * 1.005;
   }
 
   double link_seconds(int64_t out, int64_t in) const {
@@ -105,7 +108,7 @@ class Planner {
       changed = false;
       for (size_t last = 0; last < order.size(); ++last) {
         for (size_t first = last + 1; first-- > 0;) {
-          if (left-- == 0) {
+          if (good_enough() || left-- == 0) {
             return;
           }
           std::vector<bool> other = chosen_;

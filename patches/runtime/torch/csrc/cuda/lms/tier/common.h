@@ -37,13 +37,17 @@ template <class Allocate>
 auto past_pagers(size_t bytes, Allocate allocate) {
   auto memory = allocate();
   Runtime& runtime = Runtime::get();
-  if (FreedMemory::knows(bytes) && runtime.settings.enabled && !Lock::forked()) {
+  const bool freed = FreedMemory::knows(bytes) && runtime.settings.enabled;
+  if ((freed || Pager::asks_for_memory()) && !Lock::forked()) {
     if (Pager* const pager = runtime.find(c10::cuda::current_device())) {
       std::optional<Lock> lock;
       if (!Lock::held()) {
         lock.emplace();
       }
-      pager->mover.taken(address_of(memory), bytes);
+      pager->handed_out(address_of(memory));
+      if (freed) {
+        pager->mover.taken(address_of(memory), bytes);
+      }
     }
   }
   return memory;
