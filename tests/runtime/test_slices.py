@@ -7,7 +7,7 @@ import torch
 from conftest import MIB
 from releases import since, untyped_storage
 from simcuda.process import run_sim
-from tensors import evict, managed, pattern
+from tensors import evict, is_resident, managed, pattern
 
 BEGIN, END = 4 << 10, 8 << 10  # bytes
 
@@ -80,6 +80,27 @@ def test_a_slice_that_is_made_while_lms_is_off():
     other = torch.full_like(x, 7)
     assert torch.equal(part.cpu(), expected())
     assert bool((other == 7).all())
+
+
+def test_a_slice_that_is_made_while_lms_is_off_of_what_has_moved():
+    x = managed(pattern(1))
+    evict()
+    other = torch.full_like(x, 7)  # has the memory that x had
+    torch.cuda.set_enabled_lms(False)
+    part = sliced(x)
+    torch.cuda.set_enabled_lms(True)
+    assert torch.equal(part.cpu(), expected())
+    assert bool((other == 7).all())
+
+
+def test_a_slice_that_was_held():
+    x = managed(pattern(1))
+    part = sliced(x)
+    with torch.cuda.lms.resident(x, part):
+        pass
+    torch.cuda.lms.release(x)
+    evict()
+    assert not is_resident(x)
 
 
 def test_a_slice_of_what_has_moved():

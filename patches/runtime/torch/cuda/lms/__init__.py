@@ -896,22 +896,32 @@ class _Held:
     def __init__(self, tensors):
         self._tensors = tensors
         self._storages = {}  # by their _cdata
+        self._ended = False
+        self._mutex = threading.Lock()  # another thread may turn LMS on, or resize a storage
 
     def hold(self):
-        for storage in _storages(_tensors(self._tensors)):
-            if storage._cdata not in self._storages:  # also if LMS was turned off and on again
-                _check(_library.lms_hold(storage._cdata))
-                self._storages[storage._cdata] = storage
+        with self._mutex:
+            for storage in () if self._ended else _storages(_tensors(self._tensors)):
+                if storage._cdata not in self._storages:  # also if LMS was turned off and on
+                    self._hold(storage)
 
     def has_moved(self, storage):
         """The memory of a storage is another one, which LMS does not hold."""
-        if self._storages.pop(storage._cdata, None) is not None and _settings["enabled"]:
-            _check(_library.lms_hold(storage._cdata))
-            self._storages[storage._cdata] = storage
+        with self._mutex:
+            if self._storages.pop(storage._cdata, None) is not None and _settings["enabled"]:
+                self._hold(storage)
+
+    def _hold(self, storage):
+        _check(_library.lms_hold(storage._cdata))
+        self._storages[storage._cdata] = storage
 
     def let_go(self):
-        # All of them, even if one fails.
-        for code in [_library.lms_release(key) for key in self._storages]:
+        with self._mutex:
+            self._ended = True
+            # All of them, even if one fails.
+            codes = [_library.lms_release(key) for key in self._storages]
+            self._storages = {}
+        for code in codes:
             _check(code)
 
 
@@ -985,18 +995,19 @@ def exclude(*tensors):
         torch.cuda.OutOfMemoryError: if the tensors do not fit on the GPU together.
     """
     storages = list(_storages(_tensors(tensors)))
-    _mark(storages)
+    marked = _mark(storages)
     try:
         for storage in storages:
             _take_address(storage)
     except BaseException:
         with _lock:
-            for storage in storages:
-                _excluded.pop(storage._cdata, None)
+            for key in marked:
+                _excluded.pop(key, None)
         raise
 
 
 def _mark(storages):
+    """Returns the keys of those that were not marked."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     global _most_excluded
@@ -1005,9 +1016,11 @@ def _mark(storages):
             for key in [key for key, (known, _) in _excluded.items() if known.expired()]:
                 del _excluded[key]
             _most_excluded = 2 * len(_excluded) + 64
+        marked = [storage._cdata for storage in storages if storage._cdata not in _excluded]
         for storage in storages:
             kind = getattr(torch, "UntypedStorage", type(storage))
             _excluded[storage._cdata] = StorageWeakRef(storage), kind
+    return marked
 
 
 @contextlib.contextmanager

@@ -197,6 +197,8 @@ int lms_hold(void* address) {
     Pager& pager = Runtime::get().pager(device);
     if (Block* const block = pager.adopt(storage, 1)) {
       pager.keep(*block, Reason::Holder, c10::cuda::getCurrentCUDAStream(device));
+    } else {
+      pager.hold_again(compat::data_ptr(storage).get());
     }
   });
 }
@@ -204,7 +206,7 @@ int lms_hold(void* address) {
 int lms_release(void* address) {
   return checked([&] {
     const Lock lock;
-    c10::StorageImpl& storage = storage_of(address);
+    c10::StorageImpl& storage = Slices::whole(storage_of(address));
     if (Block* const block = Registry::block_of(storage)) {
       block->pager.let_go(*block, {Reason::Holder});
     } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
@@ -222,9 +224,12 @@ int lms_take_address(void* address, int lasting) {
       // At once, because another thread may turn LMS on.
       const Lock lock;
       Block* const block = Registry::block_of(storage_of(address));
-      if (block && block->on_device() && !block->stays.has(Reason::Address)) {
-        block->pager.registry.stay(*block, Reason::Address);
+      if (block && block->on_device()) {
+        block->known = block->memory.get();
         block->pager.mover.wrote(*block);
+        if (!block->stays.has(Reason::Address)) {
+          block->pager.registry.stay(*block, Reason::Address);
+        }
       }
     }
   });

@@ -104,6 +104,13 @@ class Pager : private Registry::Listener {
   void captured_unseen();
   // Memory that LMS does not manage need not stay for these reasons if it gets a block.
   void let_go(const void* memory, std::initializer_list<Reason> reasons);
+  // Memory that stays already is held once more.
+  void hold_again(const void* memory) {
+    const auto stays = staying_.find(memory);
+    if (stays != staying_.end()) {
+      stays->second.add(Reason::Holder);
+    }
+  }
   // It was handed out anew while LMS is off: nobody has its address.
   void handed_out(const void* memory) {
     staying_.erase(memory);
