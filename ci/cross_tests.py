@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sysroot
 from debian_source import Inconsistent, Unavailable, find_mirror
 from debian_wheel import StandIn
+from torch_tests import remove_wheels
 
 from lmsbuild.architecture import architecture as architecture_of
 from lmsbuild.errors import MissingCompilerError
@@ -144,8 +145,7 @@ class Tools:
     def build_wheel(self, tag: str, *options: str) -> Path:
         """Build and verify a wheel of the tag with the command line."""
         out = ROOT / "build" / "wheels" / self.architecture
-        for old in out.glob("*.whl"):
-            old.unlink()
+        remove_wheels(out)
         command = [*LMSBUILD, "wheel", tag, "--arch", self.architecture, "--out", str(out)]
         subprocess.run([*command, *options], check=True)
         (wheel,) = out.glob("*.whl")

@@ -34,6 +34,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_tests import remove_wheels
+
 from lmsbuild._compat import tomllib
 from lmsbuild.registry import load_registry
 from lmsbuild.resources import tests_dir
@@ -488,8 +490,7 @@ def build_wheel() -> Path:
     """The release's wheel with LMS, for this Python."""
     tag = load_registry().get(RELEASE)
     folder = ROOT / "build" / "wheels" / tag.name
-    for old in folder.glob("*.whl"):
-        old.unlink()
+    remove_wheels(folder)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     command = [sys.executable, "-m", "lmsbuild", "wheel", tag.name, "--out", str(folder)]
     code = subprocess.run([*command, "--python", python]).returncode

@@ -41,7 +41,7 @@ def _stream_of_numba(args, *how):
 
 
 # Functions that return the stream of a launch from the method's arguments, or None if it is the
-# current one. Other launchers always use the current stream.
+# current one. Other launchers always use the current stream; for Numba's, see guard_numba().
 _STREAMS = {"_CudaKernel": _stream_of_torch}
 
 

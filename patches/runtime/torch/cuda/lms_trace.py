@@ -38,17 +38,13 @@ def smallest_block(data):
     return min((event[0] for event in EVENT.iter_unpack(data) if event[3] in codes), default=1e999)
 
 
-def read(library, check, device):
-    r"""Returns the last recording of a device: (names, events).
-
-    Each event is [kind, block, value] and, for an operator, the index of its name.
-    """
-    names, data = packed(library, check, device)
+def unpacked(data):
+    r"""Returns events: each is [kind, block, value] and, for an operator, the index of its name."""
     found = []
     for value, block, name, code, _ in EVENT.iter_unpack(data):
         kind = KINDS[code]
         found.append([kind, block, value, name] if kind == "operator" else [kind, block, value])
-    return names, found
+    return found
 
 
 def after_optimizers(step):

@@ -513,7 +513,7 @@ def record(path=None, device=None):
     after = stats(index)
     # Now that LMS has seen what the iterations use; it may have looked at nothing before.
     unmanaged = torch.cuda.memory_allocated(index) - after["resident_bytes"]
-    _, events = lms_trace.packed(_library, _check, index)
+    names, events = lms_trace.packed(_library, _check, index)
     if lms_trace.smallest_block(events) > _SMALL_POOL:
         unmanaged += _small_bytes_gone(index)
     properties = torch.cuda.get_device_properties(index)
@@ -534,8 +534,7 @@ def record(path=None, device=None):
     }
     _headers[index] = header
     if path is not None:
-        names, events = lms_trace.read(_library, _check, index)
-        lms_trace.write(path, dict(header, names=names, events=events))
+        lms_trace.write(path, dict(header, names=names, events=lms_trace.unpacked(events)))
 
 
 def _small_bytes_gone(device):

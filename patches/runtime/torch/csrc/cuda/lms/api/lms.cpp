@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,15 @@ compat::StrongStorage hold(void* address) {
   auto* const storage = static_cast<c10::StorageImpl*>(address);
   c10::raw::intrusive_ptr::incref(storage);
   return compat::StrongStorage::reclaim(storage);
+}
+
+// The storage's memory need not stay for these reasons any more, nor if it gets a block later.
+void let_go(c10::StorageImpl& storage, std::initializer_list<Reason> reasons) {
+  if (Block* const block = Registry::block_of(storage)) {
+    block->pager.let_go(*block, reasons);
+  } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
+    pager->let_go(compat::data_ptr(storage).get(), reasons);
+  }
 }
 
 } // namespace
@@ -206,12 +216,7 @@ int lms_hold(void* address) {
 int lms_release(void* address) {
   return checked([&] {
     const Lock lock;
-    c10::StorageImpl& storage = Slices::whole(storage_of(address));
-    if (Block* const block = Registry::block_of(storage)) {
-      block->pager.let_go(*block, {Reason::Holder});
-    } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
-      pager->let_go(compat::data_ptr(storage).get(), {Reason::Holder});
-    }
+    let_go(Slices::whole(storage_of(address)), {Reason::Holder});
   });
 }
 
@@ -245,13 +250,7 @@ int lms_know_slice(void* slice, void* address) {
 int lms_release_address(void* address) {
   return checked([&] {
     const Lock lock;
-    c10::StorageImpl& storage = storage_of(address);
-    if (Block* const block = Registry::block_of(storage)) {
-      block->pager.let_go(*block, {Reason::Address, Reason::Graph, Reason::Hook});
-    } else if (Pager* const pager = Runtime::get().find(storage.device().index())) {
-      const void* const memory = compat::data_ptr(storage).get();
-      pager->let_go(memory, {Reason::Address, Reason::Graph, Reason::Hook});
-    }
+    let_go(storage_of(address), {Reason::Address, Reason::Graph, Reason::Hook});
   });
 }
 
