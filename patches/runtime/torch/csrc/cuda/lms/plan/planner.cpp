@@ -90,7 +90,7 @@ class Planner {
   // Each gap the other way, alone and with each other one, the largest first. In a short trace one
   // block can be a large part of all bytes, and there is time to try.
   void toggle() {
-    constexpr size_t kEvents = 80000; // all that are scheduled; some 15 ms
+    constexpr size_t kEvents = 80000; // all that are scheduled; some 20 ms
     size_t events = trace_.operators.size() + gaps_.size(); // of a schedule
     for (const Operator& op : trace_.operators) {
       events += op.accesses.size();
