@@ -1,12 +1,14 @@
 """CUDA graphs and private pools: captures inside compiled code, and what else happens meanwhile."""
 
 import contextlib
+import ctypes
 import gc
 import threading
 
 import pytest
 import torch
-from conftest import ON_HARDWARE
+from conftest import MIB, ON_HARDWARE
+from cxx import CUDA_OPTIONS, HERE, compile_cxx
 from faults import NOT_READY
 from hardware import simulated
 from past import write_unseen
@@ -66,6 +68,29 @@ def test_what_is_there_when_lms_is_off_during_a_capture_stays():
         torch.cuda.lms.release(tensor)
         evict()
         assert not is_resident(tensor)
+
+
+@since((2, 0), "allocator that answers for LMS")
+def test_a_workspace_that_a_graph_uses_is_no_storage_that_is_held(tmp_path):
+    """cuBLAS's, which lives as long as its handle. LMS does not move it, held or not."""
+    compile_cxx(HERE / "memory.cpp", tmp_path / "memory.so", "-shared", "-fPIC", *CUDA_OPTIONS)
+    memory = ctypes.CDLL(str(tmp_path / "memory.so"))
+    memory.make_workspace.restype = ctypes.c_void_p
+    held = torch.cuda.lms.stats()["held_bytes"]
+    workspace = memory.make_workspace(ctypes.c_size_t(MIB))
+    torch.cuda.set_enabled_lms(False)
+    x = managed(pattern(1))
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        with contextlib.suppress(RuntimeError):  # the simulated device records no graph
+            graph.capture_end()
+    turn_on()
+    managed(x)
+    assert torch.cuda.lms.stats()["held_bytes"] == held + MIB  # of the storage
+    memory.free_workspace(ctypes.c_void_p(workspace))
+    del x
+    assert torch.cuda.lms.stats()["held_bytes"] == held
 
 
 @pytest.mark.parametrize("how", ["released", "memory that is used again"])

@@ -59,8 +59,12 @@ def faked(path: Path, program: Program) -> dict[str, Any]:
 
 
 def last_iteration(trace: dict[str, Any]) -> tuple[list[str], int]:
-    """The storages of the last iteration and their uses, by their sizes, and the most bytes."""
+    """The storages of the last iteration and their uses, by their sizes, and the most bytes.
+
+    Without what no operator uses: cuBLAS's workspaces, which fake tensors do not have.
+    """
     ends = [i for i, event in enumerate(trace["events"]) if event[0] == "step"]
+    needed = {block for kind, block, *_ in trace["events"] if kind in ("read", "written")}
     sizes: dict[int, int] = {}
     live = most = 0
     found: list[str] = []
@@ -68,9 +72,9 @@ def last_iteration(trace: dict[str, Any]) -> tuple[list[str], int]:
     for i, (kind, block, value, *name) in enumerate(trace["events"][: ends[-1]]):
         if kind in ("known", "allocated"):
             sizes[block] = value
-            live += value
+            live += value if block in needed else 0
         elif kind == "freed":
-            live -= sizes[block]
+            live -= sizes[block] if block in needed else 0
         if i <= ends[-2]:
             most = live
             continue

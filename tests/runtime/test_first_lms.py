@@ -278,7 +278,8 @@ def test_free_memory_as_cudnn_sees_it(tmp_path):
     with torch.cuda.lms.resident(idle):
         assert memory.obtainable_bytes(0) == pytest.approx(0.95 * 40 * MIB - 20 * MIB, abs=4096)
     torch.cuda.set_enabled_lms(False)
-    assert memory.obtainable_bytes(0) == torch.cuda.mem_get_info()[0]
+    # Other programs may use the same GPU meanwhile.
+    assert memory.obtainable_bytes(0) == pytest.approx(torch.cuda.mem_get_info()[0], rel=0.01)
 
 
 # The rest -----------------------------------------------------------------------------------------

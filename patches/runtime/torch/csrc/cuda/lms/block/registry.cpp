@@ -57,7 +57,11 @@ void Registry::disown(Block& block, at::DataPtr& held) {
 void Registry::claim(Block& block, c10::StorageImpl& storage) {
   if (!block.counted) {
     block.counted = true;
-    stats_.resident_bytes.add(static_cast<int64_t>(block.size));
+    const auto bytes = static_cast<int64_t>(block.size);
+    stats_.resident_bytes.add(bytes);
+    if (block.stays.lasting()) {
+      stats_.held_bytes.add(bytes);
+    }
   }
   if (!block.owner || block.owner->_unsafe_get_target() != &storage) {
     // The block is new, or its DataPtr was moved to another storage.
@@ -100,7 +104,7 @@ void Registry::stay(Block& block, Reason reason) {
     stats_.pinned.add(1, block.size);
     stats_.pinned_bytes.add(bytes, block.size);
   }
-  if (!lasting && block.stays.lasting()) {
+  if (block.counted && !lasting && block.stays.lasting()) {
     stats_.held_bytes.add(bytes);
   }
 }
@@ -122,7 +126,7 @@ void Registry::leave(Block& block, Reason reason) {
     }
     return;
   }
-  if (lasting && !block.stays.lasting()) {
+  if (block.counted && lasting && !block.stays.lasting()) {
     stats_.held_bytes.add(-bytes);
   }
   offer(block);
@@ -152,7 +156,7 @@ void Registry::bury(void* context) {
   Registry& registry = block->registry;
   registry.policy_.freed(*block);
   registry.blocks_.erase(block);
-  if (block->stays.lasting()) {
+  if (block->counted && block->stays.lasting()) {
     registry.stats_.held_bytes.add(-static_cast<int64_t>(block->size));
   }
   registry.listener_.died(block);
