@@ -1,6 +1,6 @@
 """Trains compiled models in less memory than they need, on a real GPU, beside other ways to do it.
 
-    python tests/gpu/compiled.py --out DIR [--models NAME ...] [--rows NAME ...]
+    python tests/gpu/compiled.py --out DIR [--models NAME ...] [--rows NAME ...] [--shares X ...]
 
 needs a torch with Large Model Support, Triton, transformers, timm and rich. Prints a table for each
 model, and leaves compiled.json and compiled.md in DIR. Each model is a process of its own. All rows
@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,23 @@ SHARES = (0.6, 0.3)
 class Row:
     title: str
     compiled: bool = True
-    share: float = 0.0  # the limit; 0 is LMS off
+    share: float = 0.0  # the limit, of the peak without LMS; 0 is LMS off
     offload: dict[str, bool] = dataclasses.field(default_factory=dict)  # functorch's settings
     checkpoint: bool = False
 
 
+def limited(shares: Sequence[float]) -> dict[str, Row]:
+    """Rows of compiled code with LMS: compiled30 for 0.3."""
+    percents = {f"{100 * share:g}": share for share in shares}
+    return {
+        f"compiled{percent}": Row(title=f"compiled, LMS, {percent}% of its peak", share=share)
+        for percent, share in percents.items()
+    }
+
+
 ROWS = {
     "compiled": Row(title="compiled, LMS off"),
-    **{
-        f"compiled{share:.0%}".rstrip("%"): Row(
-            title=f"compiled, LMS, {share:.0%} of its peak", share=share
-        )
-        for share in SHARES
-    },
+    **limited(SHARES),
     "eager": Row(title="eager, LMS off", compiled=False),
     "eager30": Row(title="eager, LMS, the same limit", compiled=False, share=SHARES[-1]),
     "offload": Row(
@@ -212,6 +216,11 @@ def link() -> tuple[float, float]:
     return rates[0], rates[1]
 
 
+def settled(values: Sequence[float]) -> float:
+    """The median of the last third. Before it, LMS works on demand, plans and tries compression."""
+    return statistics.median(values[-max(1, len(values) // 3) :])
+
+
 def bound(base: dict[str, Any], limit: int, rates: tuple[float, float]) -> float:
     """Seconds that an iteration takes at least.
 
@@ -219,8 +228,8 @@ def bound(base: dict[str, Any], limit: int, rates: tuple[float, float]) -> float
     after it.
     """
     excess = max(0, base["allocated"] - limit)
-    up = statistics.median(base["forward"][2:])
-    down = statistics.median(base["seconds"][2:]) - up
+    up = settled(base["forward"])
+    down = settled(base["seconds"]) - up
     return max(up, excess / rates[0]) + max(down, excess / rates[1])
 
 
@@ -261,7 +270,7 @@ def measure(name: str, rows: list[str], *, tiny: bool, iterations: int) -> dict[
         del weights
         results["rows"][key] = found
         print(
-            f"{name} {key}: {statistics.median(found['seconds'][2:]) * 1e3:.1f} ms, "
+            f"{name} {key}: {settled(found['seconds']) * 1e3:.1f} ms, "
             f"{found['allocated'] / GB:.2f} GB, same {found['same']}, "
             f"in all {time.perf_counter() - began:.1f} s",
             flush=True,
@@ -276,8 +285,8 @@ def cells(results: dict[str, Any]) -> Iterator[dict[str, str]]:
             names = ("limit GB", "allocated GB", "ms", "bound ms", "out GB", "in GB", "same bits")
             yield {**cell, **dict.fromkeys(names, ""), "same bits": found["error"][:60]}
             continue
-        milliseconds = statistics.median(found["seconds"][2:]) * 1e3
-        out, back = (statistics.median(m[i] for m in found["moved"][2:]) for i in (0, 1))
+        milliseconds = settled(found["seconds"]) * 1e3
+        out, back = (settled([m[i] for m in found["moved"]]) for i in (0, 1))
         same = key != "compiled" and ROWS[key].share and ROWS[key].compiled
         yield {
             **cell,
@@ -310,11 +319,19 @@ def main() -> int:
     parser.add_argument(
         "--models", nargs="+", metavar="NAME", default=["llama", "convnext", "bert", "unet"]
     )
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="NAME")
-    parser.add_argument("--iterations", type=int, default=6, help="of each row; 2 are not counted")
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), metavar="NAME")
+    parser.add_argument(
+        "--shares", nargs="+", type=float, default=[], help="limits of additional rows"
+    )
+    parser.add_argument("--iterations", type=int, default=30, help="of each row")
     parser.add_argument("--tiny", action="store_true", help="models that can be simulated")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    more = limited(arguments.shares)
+    ROWS.update(more)
+    arguments.rows += [name for name in more if name not in arguments.rows]
+    if unknown := set(arguments.rows) - set(ROWS):
+        parser.error(f"no such rows: {', '.join(sorted(unknown))}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     options = {"tiny": arguments.tiny, "iterations": arguments.iterations}
     if arguments.one:
@@ -330,6 +347,7 @@ def main() -> int:
         command = [sys.executable, __file__, "--one", "--out", str(arguments.out)]
         command += ["--models", name, "--rows", *arguments.rows]
         command += ["--iterations", str(arguments.iterations)]
+        command += ["--shares", *map(str, arguments.shares)] if arguments.shares else []
         command += ["--tiny"] if arguments.tiny else []
         environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **os.environ}
         subprocess.run(command, check=False, env=environment)
