@@ -2,10 +2,10 @@
 
     python tests/gpu/overhead.py --out DIR
 
-needs a torch with LMS, torchvision and rich. Prints two tables, and leaves overhead.json and
-overhead.md in DIR. The first compares LMS off and on in one process, so that clocks and caches are
-the same for both. But LMS off costs something once it was on: the second compares processes that
-have it on with processes that never had, which take turns.
+needs a torch with LMS, Triton, torchvision and rich. Prints two tables, and leaves overhead.json
+and overhead.md in DIR. The first compares LMS off and on in one process, so that clocks and caches
+are the same for both. But LMS off costs something once it was on: the second compares processes
+that have it on with processes that never had, which take turns.
 """
 
 from __future__ import annotations
@@ -59,16 +59,23 @@ def small_operators(count: int, elements: int) -> Callable[[], None]:
 
 
 def cases(batch: int, operators: int) -> dict[str, tuple[Callable[[], None], int]]:
-    """By name: a step, and how many operators are in it, or 1 when a whole step counts."""
+    """By name: a step, and how many operators are in it, or 1 when a whole step counts.
+
+    A kernel that is launched is an operator, too.
+    """
+    import launches
     import torch
 
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic = True
+    kernels = operators // launches.KERNELS * launches.KERNELS
     return {
         f"ResNet-50, batch {batch}": (resnet(batch), 1),
         # 4 KB is below what LMS manages, 4 MB above.
         "add_, 1 Ki elements": (small_operators(operators, 1 << 10), operators),
         "add_, 1 Mi elements": (small_operators(operators, 1 << 20), operators),
+        "Triton kernel, three tensors": (launches.by_hand(kernels), kernels),
+        "the same in compiled code": (launches.compiled(kernels), kernels),
     }
 
 
@@ -159,13 +166,18 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12, help="pairs of processes")
     parser.add_argument("--batch", type=int, default=128, help="of ResNet-50 (default: 128)")
     parser.add_argument("--operators", type=int, default=2000, help="in the loop of small ones")
+    parser.add_argument("--cases", nargs="+", default=[""], help="with one of these in their names")
     parser.add_argument("--measure", choices=("never", "on"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     import torch
 
     if arguments.measure == "on":
         torch.cuda.set_enabled_lms(True)
-    steps = cases(arguments.batch, arguments.operators)
+    steps = {
+        name: case
+        for name, case in cases(arguments.batch, arguments.operators).items()
+        if any(part in name for part in arguments.cases)
+    }
     if arguments.measure:
         found = {name: alone(step, count=arguments.pairs) for name, (step, _) in steps.items()}
         print(json.dumps(found))
