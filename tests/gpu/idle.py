@@ -10,6 +10,9 @@ Perfetto.
 A kernel that was launched before the stream was free waited for an event: a copy, as a rule. One
 that was launched later waited for the host, and the table names the calls of CUDA in which the host
 was longest in such times. What the host does outside of CUDA's calls has no name here.
+
+A second table has the rates of large copies, by the other streams which had work queued meanwhile,
+running or waiting: "hash" is the one on which LMS hashes what it pages out.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import collections
 import gzip
 import json
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +36,8 @@ from workloads import WORKLOADS
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cuda_runtime", "cuda_driver")
 LONG = 1e3  # microseconds: a gap of this length is listed by itself
+LARGE = 50e6  # bytes: the rate of such a copy is its own, not that of its start
+ROLES = {"lms_hash": "hash", "lms_pack": "out", "DtoH": "out", "lms_unpack": "in", "HtoD": "in"}
 
 
 def profiled(training: Training, trace: Path) -> list[dict[str, Any]]:
@@ -53,7 +59,9 @@ def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float
     device = [event for event in events if event.get("cat") in ON_DEVICE]
     busy: collections.Counter[int] = collections.Counter()
     for event in device:
-        busy[event["args"]["stream"]] += event["dur"] if event["cat"] == "kernel" else 0
+        own = event["name"].startswith("lms_")  # which transfer, if they pack
+        if event["cat"] == "kernel" and not own:
+            busy[event["args"]["stream"]] += event["dur"]
     stream = busy.most_common(1)[0][0]
     launches = {
         event["args"]["correlation"]: event["ts"]
@@ -70,6 +78,57 @@ def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float
         if begin > free:
             yield free, begin, launch
         free = max(free, end)
+
+
+def role(name: str) -> str:
+    """What a stream is for, from the name of what runs there."""
+    return next((role for part, role in ROLES.items() if part in name), "program")
+
+
+def rates(events: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """GB/s of large copies, by direction and by the other streams that had work meanwhile."""
+    device = sorted(
+        (event for event in events if event.get("cat") in ON_DEVICE), key=lambda event: event["ts"]
+    )
+    launches = {
+        event["args"]["correlation"]: event["ts"]
+        for event in events
+        if event.get("cat") in ON_HOST and "correlation" in event.get("args", {})
+    }
+    streams: dict[int, list[dict[str, Any]]] = {}
+    for event in device:
+        streams.setdefault(event["args"]["stream"], []).append(event)
+    roles = {
+        stream: collections.Counter(role(event["name"]) for event in queued).most_common(1)[0][0]
+        for stream, queued in streams.items()
+    }
+
+    def queued(stream: int, time: float) -> bool:
+        """Whether something ran on the stream, or had been launched and waited."""
+        ends = (event for event in streams[stream] if event["ts"] + event["dur"] > time)
+        later = next(ends, None)
+        return later is not None and launches.get(later["args"]["correlation"], later["ts"]) < time
+
+    found: dict[tuple[str, str], list[float]] = {}
+    for event in device:
+        size = event["args"].get("bytes", 0)
+        if event["cat"] != "gpu_memcpy" or size < LARGE or role(event["name"]) == "program":
+            continue
+        middle = event["ts"] + event["dur"] / 2
+        others = streams.keys() - {event["args"]["stream"]}
+        beside = {roles[stream] for stream in others if queued(stream, middle)}
+        key = (role(event["name"]), ", ".join(sorted(beside)))
+        found.setdefault(key, []).append(size / event["dur"] / 1e3)
+    return [
+        {
+            "copies": way,
+            "beside": beside,
+            "number": str(len(values)),
+            "GB/s, median": f"{statistics.median(values):.1f}",
+            "from, to": f"{min(values):.1f}, {max(values):.1f}",
+        }
+        for (way, beside), values in sorted(found.items(), key=lambda item: -len(item[1]))
+    ]
 
 
 def overlap(event: dict[str, Any], begin: float, end: float) -> float:
@@ -119,6 +178,7 @@ def summary(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
             name: [count, round(t / 1e3, 1)] for name, (count, t) in totals(host).items()
         },
         "copies": copies,
+        "rates": rates(events),
         "long": sorted(long, key=lambda gap: -gap["ms"])[:25],
     }
 
@@ -179,7 +239,8 @@ def main() -> int:
         name, part, iterations = arguments.measure, arguments.part, arguments.iterations
         arguments.out.write_text(json.dumps(measure(name, part, iterations, arguments.traces)))
         return 0
-    rows, data = [], {}
+    tables: dict[str, list[dict[str, str]]] = {"Gaps": []}
+    data = {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.workloads:
         part = arguments.part or WORKLOADS[name].limits[0]
@@ -190,7 +251,7 @@ def main() -> int:
             return 1
         for mode, found in data[name].items():
             numbers = ("ms", "kernels", "event", "host", "event, short", "host, short")
-            rows.append(
+            tables["Gaps"].append(
                 {
                     "workload": f"{name} {part}" if mode == "in memory" else "",
                     "mode": mode,
@@ -201,8 +262,9 @@ def main() -> int:
                     ),
                 }
             )
+        tables[f"Large copies, {name} {part}"] = data[name]["planned"]["rates"]
     title = "Where the program's stream stands still, milliseconds in one iteration"
-    report.write(arguments.out, "idle", title, machine.describe(), {"Gaps": rows}, data)
+    report.write(arguments.out, "idle", title, machine.describe(), tables, data)
     return 0
 
 
