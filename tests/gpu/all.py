@@ -56,6 +56,7 @@ PARTS = {
     "writer": Part(command=("tests/gpu/writer.py",), seconds=900),
     "opinfo": OPINFO,
     "opinfo_compressed": dataclasses.replace(OPINFO, compressed=True),
+    "opinfo_compiled": Part(command=(*OPINFO.command, "--compiled"), seconds=900),
     "memcheck": MEMCHECK,
     "memcheck_compressed": dataclasses.replace(MEMCHECK, compressed=True),
     "soak": Part(

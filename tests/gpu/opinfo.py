@@ -1,11 +1,12 @@
 """Runs PyTorch's operator database with LMS in stress mode, and compares bits with LMS off.
 
-    python tests/gpu/opinfo.py --out DIR [--part K/N]
+    python tests/gpu/opinfo.py --out DIR [--part K/N] [--compiled]
 
 needs a GPU, a torch with Large Model Support, expecttest and rich. In stress mode everything that
-no operator uses is paged out at each allocation. Prints a table, and leaves opinfo.json and
-opinfo.md in DIR. Exits 1 when an operator's results are different with LMS, or it fails only there.
-LMS_TEST_DEVICE=sim runs it on the simulated device, to test this program.
+no operator uses is paged out at each allocation. With --compiled, Inductor compiles each operator
+and its backward pass, with LMS off and on, so that kernels are launched. Prints a table, and leaves
+opinfo.json and opinfo.md in DIR. Exits 1 when an operator's results are different with LMS, or it
+fails only there. LMS_TEST_DEVICE=sim runs it on the simulated device, to test this program.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def start_device() -> None:
 # ---- in a child process ----------------------------------------------------------------------
 
 
-def serve() -> None:
+def serve(compiled: bool) -> None:
     """Checks the operators that are named on stdin; an answer is a line with the outcome as JSON.
 
     The first line is "ready"; "lms" before an outcome tells that LMS is on from then on.
@@ -73,7 +74,10 @@ def serve() -> None:
         name = line.strip()
         op = by_name[name]
         left_out = undefined["undefined_outputs"].get(op.name, ())
-        outcome = check(op, op.name in undefined["undefined"], left_out, answers)
+        call = torch.compile(op, dynamic=False) if compiled else op
+        outcome = check(op, call, op.name in undefined["undefined"], left_out, answers)
+        if compiled:
+            torch._dynamo.reset()
         try:
             torch.cuda.synchronize()
         except RuntimeError as error:
@@ -82,8 +86,8 @@ def serve() -> None:
         answers.write(json.dumps(outcome) + "\n")
 
 
-def check(op: Any, undefined: bool, left_out: Collection[int], answers: Any) -> Outcome:
-    """Runs the operator twice with LMS off and once with LMS on.
+def check(op: Any, call: Any, undefined: bool, left_out: Collection[int], answers: Any) -> Outcome:
+    """Runs ``call``, an operator of the database, twice with LMS off and once with LMS on.
 
     Compares shapes only when its outputs are undefined, and else all but those left out.
     """
@@ -99,7 +103,7 @@ def check(op: Any, undefined: bool, left_out: Collection[int], answers: Any) -> 
         return skipped(f"no samples: {first_line(error)}")
 
     def evaluate(sample: Any) -> list[torch.Tensor]:
-        outputs = samples.evaluate(op, sample, "cuda", dtype)
+        outputs = samples.evaluate(op, sample, "cuda", dtype, call)
         compared = [output for i, output in enumerate(outputs) if i not in left_out]
         on_host = [part.cpu() for output in compared for part in parts(output.detach())]
         torch.cuda.synchronize()
@@ -207,14 +211,16 @@ def first_line(error: Exception) -> str:
 class Worker:
     """A child process that checks one operator after another; a new one after a crash."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compiled: bool) -> None:
+        self._command = [sys.executable, __file__, "--serve", "--out", "."]
+        self._command += ["--compiled"] if compiled else []
         self._process: subprocess.Popen[str] | None = None
 
     def check(self, name: str) -> Outcome:
         if self._process is None or self._process.poll() is not None:
             self._last = "start"
             self._process = subprocess.Popen(
-                [sys.executable, __file__, "--serve", "--out", "."],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -254,14 +260,14 @@ class Worker:
             self._process = None
 
 
-def check_all(names: list[str], workers: int) -> dict[str, Outcome]:
+def check_all(names: list[str], workers: int, *, compiled: bool) -> dict[str, Outcome]:
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for name in names:
         waiting.put(name)
     outcomes: dict[str, Outcome] = {}
 
     def work() -> None:
-        worker = Worker()
+        worker = Worker(compiled=compiled)
         while True:
             try:
                 name = waiting.get_nowait()
@@ -316,10 +322,11 @@ def main() -> int:
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N")
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--workers", type=int, default=max(1, len(os.sched_getaffinity(0)) - 2))
+    parser.add_argument("--compiled", action="store_true", help="compile each with Inductor")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve()
+        serve(arguments.compiled)
         return 0
     start_device()
     from torch.testing._internal.common_methods_invocations import op_db
@@ -329,11 +336,11 @@ def main() -> int:
     if unknown := set(arguments.operators or ()) - set(names):
         parser.error(f"the database has no {', '.join(sorted(unknown))}")
     names = arguments.operators or names[number - 1 :: count]
-    outcomes = check_all(names, arguments.workers)
+    outcomes = check_all(names, arguments.workers, compiled=arguments.compiled)
     report.write(
         arguments.out,
         "opinfo",
-        f"{len(names)} operators in stress mode, against LMS off",
+        f"{len(names)} {'compiled ' * arguments.compiled}operators in stress mode, against LMS off",
         machine.describe(),
         tables(outcomes),
         {"operators": outcomes},

@@ -29,13 +29,18 @@ def samples(op: Any, dtype: torch.dtype) -> list[Any]:
     return list(itertools.islice(generator, SAMPLES))
 
 
-def evaluate(op: Any, sample: Any, kind: str, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The operator's outputs and its inputs' gradients on a kind of device."""
+def evaluate(
+    op: Any, sample: Any, kind: str, dtype: torch.dtype, call: Any = None
+) -> list[torch.Tensor]:
+    """The operator's outputs and its inputs' gradients on a kind of device.
+
+    ``call`` is called in the operator's place, if it is given.
+    """
     arguments, keywords, first = tree_map(
         lambda value: _on(kind, value), (sample.args, sample.kwargs, sample.input)
     )
     torch.manual_seed(1)
-    outputs = tensors(op(first, *arguments, **keywords))
+    outputs = tensors((call or op)(first, *arguments, **keywords))
     if not op.supports_autograd or dtype != torch.float32:
         return outputs
     inputs = [t for t in tensors((first, arguments, keywords)) if t.requires_grad]
