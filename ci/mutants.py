@@ -19,6 +19,7 @@ from pathlib import Path
 from disposable import ROOT, SOURCES, DisposableTorch, environment, load_bugs
 
 SECONDS = 300  # a deadlock counts as detected
+FEW = 3  # bugs: to compile torch's headers first takes longer than it saves
 
 
 def main(python: str, wanted: list[str]) -> int:
@@ -29,6 +30,8 @@ def main(python: str, wanted: list[str]) -> int:
             for mutant in bugs(torch)
             if not wanted or any(part in mutant["name"] for part in wanted)
         ]
+        if len(mutants) > FEW:
+            torch.precompile()
         torch.install(torch.runtime)
         if broken := failing(python, {mutant["test"] for mutant in mutants}, torch.runtime):
             print(f"without a bug these tests fail: {' '.join(broken)}; make them pass first")

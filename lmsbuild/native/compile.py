@@ -84,6 +84,11 @@ def flags(tag: Tag) -> list[str]:
     return chosen
 
 
+def command(tag: Tag, compiler: Compiler, inputs: Inputs) -> list[str]:
+    """The compiler's command for files of the runtime, without files and what to make of them."""
+    return [*compiler.command, *flags(tag), *_include_flags(inputs)]
+
+
 def build_library(
     tag: Tag,
     compiler: Compiler,
@@ -109,9 +114,9 @@ def build_library(
     _check_abi(tag, inputs.torch)
     files = [*sources(inputs.runtime), shim_dir() / "compat.cpp"]
     instrument = [f"-fsanitize={sanitize}", *_SANITIZED] if sanitize else []
-    command = [*compiler.command, *flags(tag), *instrument, *_include_flags(inputs), "-c"]
-    console.detail(f"compiling: {shlex.join(command)}")
-    objects = _compile_all(command, files, folder, compiler, log, progress)
+    compiling = [*command(tag, compiler, inputs), *instrument, "-c"]
+    console.detail(f"compiling: {shlex.join(compiling)}")
+    objects = _compile_all(compiling, files, folder, compiler, log, progress)
     library = folder / LIBRARY
     link = _link_command(compiler, inputs, policy, objects, library)
     console.detail(f"linking: {shlex.join(link)}")
@@ -137,9 +142,8 @@ def build_seam(
     files = sorted((inputs.runtime / SEAM_SOURCES).glob("*.cpp"))
     if not files:
         return None
-    command = [*compiler.command, *flags(tag), *_include_flags(inputs), "-c"]
     objects = _compile_all(
-        command,
+        [*command(tag, compiler, inputs), "-c"],
         [*files, shim_dir() / "compat.cpp"],
         folder / "seam",
         compiler,
