@@ -54,20 +54,30 @@ def profiled(training: Training, trace: Path) -> list[dict[str, Any]]:
     return [event for event in events if event.get("ph") == "X"]
 
 
+def launched(events: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """When the host launched what ran on the device, by correlation."""
+    return {
+        event["args"]["correlation"]: event["ts"]
+        for event in events
+        if event.get("cat") in ON_HOST and "correlation" in event.get("args", {})
+    }
+
+
+def role(name: str) -> str:
+    """What a stream is for, from the name of what runs there."""
+    return next((role for part, role in ROLES.items() if part in name), "program")
+
+
 def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float]]:
     """(begin, end, launch of what ends it) of times in which the program's stream has nothing."""
     device = [event for event in events if event.get("cat") in ON_DEVICE]
     busy: collections.Counter[int] = collections.Counter()
     for event in device:
-        own = event["name"].startswith("lms_")  # which transfer, if they pack
-        if event["cat"] == "kernel" and not own:
+        # Kernels that pack run as long as a transfer.
+        if event["cat"] == "kernel" and role(event["name"]) == "program":
             busy[event["args"]["stream"]] += event["dur"]
     stream = busy.most_common(1)[0][0]
-    launches = {
-        event["args"]["correlation"]: event["ts"]
-        for event in events
-        if event.get("cat") in ON_HOST and "correlation" in event.get("args", {})
-    }
+    launches = launched(events)
     ran = sorted(
         (event["ts"], event["ts"] + event["dur"], launches.get(event["args"]["correlation"], 0.0))
         for event in device
@@ -80,21 +90,12 @@ def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float
         free = max(free, end)
 
 
-def role(name: str) -> str:
-    """What a stream is for, from the name of what runs there."""
-    return next((role for part, role in ROLES.items() if part in name), "program")
-
-
 def rates(events: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """GB/s of large copies, by direction and by the other streams that had work meanwhile."""
     device = sorted(
         (event for event in events if event.get("cat") in ON_DEVICE), key=lambda event: event["ts"]
     )
-    launches = {
-        event["args"]["correlation"]: event["ts"]
-        for event in events
-        if event.get("cat") in ON_HOST and "correlation" in event.get("args", {})
-    }
+    launches = launched(events)
     streams: dict[int, list[dict[str, Any]]] = {}
     for event in device:
         streams.setdefault(event["args"]["stream"], []).append(event)

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import machine
@@ -58,10 +58,12 @@ def small_operators(count: int, elements: int) -> Callable[[], None]:
     return step
 
 
-def cases(batch: int, operators: int) -> dict[str, tuple[Callable[[], None], int]]:
+def cases(
+    batch: int, operators: int, wanted: Sequence[str]
+) -> dict[str, tuple[Callable[[], None], int]]:
     """By name: a step, and how many operators are in it, or 1 when a whole step counts.
 
-    A kernel that is launched is an operator, too.
+    A kernel that is launched is an operator, too. Only what has one of ``wanted`` in its name.
     """
     import launches
     import torch
@@ -69,13 +71,18 @@ def cases(batch: int, operators: int) -> dict[str, tuple[Callable[[], None], int
     torch.manual_seed(0)
     torch.backends.cudnn.deterministic = True
     kernels = operators // launches.KERNELS * launches.KERNELS
-    return {
-        f"ResNet-50, batch {batch}": (resnet(batch), 1),
+    makers: dict[str, tuple[Callable[[], Callable[[], None]], int]] = {
+        f"ResNet-50, batch {batch}": (lambda: resnet(batch), 1),
         # 4 KB is below what LMS manages, 4 MB above.
-        "add_, 1 Ki elements": (small_operators(operators, 1 << 10), operators),
-        "add_, 1 Mi elements": (small_operators(operators, 1 << 20), operators),
-        "Triton kernel, three tensors": (launches.by_hand(kernels), kernels),
-        "the same in compiled code": (launches.compiled(kernels), kernels),
+        "add_, 1 Ki elements": (lambda: small_operators(operators, 1 << 10), operators),
+        "add_, 1 Mi elements": (lambda: small_operators(operators, 1 << 20), operators),
+        "Triton kernel, three tensors": (lambda: launches.by_hand(kernels), kernels),
+        "the same in compiled code": (lambda: launches.compiled(kernels), kernels),
+    }
+    return {
+        name: (make(), count)
+        for name, (make, count) in makers.items()
+        if any(part in name for part in wanted)
     }
 
 
@@ -173,11 +180,7 @@ def main() -> None:
 
     if arguments.measure == "on":
         torch.cuda.set_enabled_lms(True)
-    steps = {
-        name: case
-        for name, case in cases(arguments.batch, arguments.operators).items()
-        if any(part in name for part in arguments.cases)
-    }
+    steps = cases(arguments.batch, arguments.operators, arguments.cases)
     if arguments.measure:
         found = {name: alone(step, count=arguments.pairs) for name, (step, _) in steps.items()}
         print(json.dumps(found))
