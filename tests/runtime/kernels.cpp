@@ -106,7 +106,7 @@ void checker_give(Checker* checker, uint32_t slot) {
 int64_t
 checker_hash(Checker* checker, uint32_t slot, const void* data, size_t bytes, cudaStream_t stream) {
   return attempt([&] {
-    checker->hash(slot, data, bytes, stream);
+    checker->hash(slot, data, bytes, Checker::Pace::Beside, stream);
     return 0;
   });
 }

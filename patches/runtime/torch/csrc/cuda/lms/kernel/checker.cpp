@@ -13,13 +13,18 @@ namespace torch::cuda::lms {
 namespace {
 
 constexpr size_t kTable = 4096; // slots
-// Hashing overlaps with queued compute; this number is enough for several times the link's
-// bandwidth.
-constexpr unsigned kHashBlocks = 32;
-// The check is in line with compute, so it has to be fast: as many blocks as fit on the device.
-constexpr unsigned kCheckBlocks = 4; // per multiprocessor
+// Enough for several times the link's bandwidth.
+constexpr unsigned kBlocksBeside = 32;
+// As many as fit on the device.
+constexpr unsigned kBlocksInLine = 4; // per multiprocessor
 // Four blocks of 512 threads saturate the link. Most of the time there is nothing to restore.
 constexpr unsigned kRestoreBlocks = 8;
+
+// So many thread blocks, or one per tile.
+unsigned at_most(unsigned blocks, size_t bytes) {
+  return static_cast<unsigned>(
+      std::min<size_t>((bytes + checksum::kTile - 1) / checksum::kTile, blocks));
+}
 
 } // namespace
 
@@ -121,19 +126,18 @@ checksum::Slot* Checker::address(Slot slot) const {
   return static_cast<checksum::Slot*>(tables_[slot / kTable].slots.get()) + slot % kTable;
 }
 
-unsigned Checker::blocks(size_t bytes, unsigned most) const {
-  return static_cast<unsigned>(
-      std::min<size_t>((bytes + checksum::kTile - 1) / checksum::kTile, most));
+unsigned Checker::blocks(size_t bytes, Pace pace) const {
+  return at_most(pace == Pace::InLine ? kBlocksInLine * multiprocessors_ : kBlocksBeside, bytes);
 }
 
-void Checker::hash(Slot slot, const void* data, size_t bytes, cudaStream_t stream) {
+void Checker::hash(Slot slot, const void* data, size_t bytes, Pace pace, cudaStream_t stream) {
   require();
   if (bytes == 0) {
     return;
   }
   module_->launch(
       hash_,
-      blocks(bytes, kHashBlocks),
+      blocks(bytes, pace),
       checksum::kThreads,
       stream,
       checksum::Bytes{static_cast<const char*>(data), bytes},
@@ -147,7 +151,7 @@ void Checker::check(Slot slot, const void* data, size_t bytes, cudaStream_t stre
   }
   module_->launch(
       check_,
-      blocks(bytes, kCheckBlocks * multiprocessors_),
+      blocks(bytes, Pace::InLine),
       checksum::kThreads,
       stream,
       checksum::Bytes{static_cast<const char*>(data), bytes},
@@ -166,7 +170,7 @@ void Checker::arrived(Slot slot, const void* data, size_t bytes, cudaStream_t st
   }
   module_->launch(
       arrived_,
-      blocks(bytes, kHashBlocks),
+      blocks(bytes, Pace::InLine),
       checksum::kThreads,
       stream,
       checksum::Bytes{static_cast<const char*>(data), bytes},
@@ -187,7 +191,7 @@ void Checker::restore(
     if (parts.count > 0) {
       module_->launch(
           restore_,
-          blocks(bytes, kRestoreBlocks),
+          at_most(kRestoreBlocks, bytes),
           checksum::kThreads,
           stream,
           source,

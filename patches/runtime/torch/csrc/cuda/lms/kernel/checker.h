@@ -55,8 +55,12 @@ class Checker {
   // after them.
   void give(Slot slot);
 
+  // Beside other work of the device, which goes on meanwhile, or in line with work that waits for
+  // it.
+  enum class Pace { Beside, InLine };
+
   // From now on, in the order of the stream, the hash of these bytes is expected.
-  void hash(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
+  void hash(Slot slot, const void* data, size_t bytes, Pace pace, cudaStream_t stream);
 
   // check() looks whether the bytes have another hash than expected, and expects it from now on.
   // restore() follows on the same stream. If there was a difference, it copies the bytes to the
@@ -101,7 +105,7 @@ class Checker {
   void look();
   static Counts zeroed_counts(size_t count);
   checksum::Slot* address(Slot slot) const;
-  unsigned blocks(size_t bytes, unsigned most) const;
+  unsigned blocks(size_t bytes, Pace pace) const;
 
   const c10::DeviceIndex device_;
   bool tried_ = false; // until then, all that load() makes belongs to make()

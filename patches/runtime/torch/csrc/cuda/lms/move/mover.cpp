@@ -236,7 +236,17 @@ bool Mover::checked(const Block& block) const {
   return block.host.hash && (!settings_.unchecked || block.host.packed != codec::Kind::None);
 }
 
-bool Mover::start_page_out(Block& block) {
+// Whether the hash runs on the home stream, where it takes a third of the time. The work of another
+// stream that hashes also makes copies slower, on an H200 by up to 10 %
+// (docs/results/2026-11-27-hash.md). Uses on other streams would hold up the home stream.
+bool Mover::hashes_in_line(const Block& block, Checker::Pace pace) const {
+  return pace == Checker::Pace::InLine && block.home && lasting(*block.home) &&
+         std::all_of(block.uses.begin(), block.uses.end(), [&](const Use& use) {
+           return use.timeline->stream() == *block.home;
+         });
+}
+
+bool Mover::start_page_out(Block& block, Checker::Pace pace) {
   const c10::cuda::CUDAGuard guard(device_);
   // Without a hash, unseen uses are assumed to write.
   const bool unseen = !block.host.hash && !compat::kEveryAccessIsSeen;
@@ -246,8 +256,13 @@ bool Mover::start_page_out(Block& block) {
     return true;
   }
   block.busy_until = 0;
+  if (!hashes_in_line(block, pace)) {
+    pace = Checker::Pace::Beside;
+  }
   // The first stream that reads the block.
-  const cudaStream_t first = checked(block) ? transfer_.ahead() : transfer_.out();
+  const cudaStream_t first = !checked(block)                 ? transfer_.out()
+                             : pace == Checker::Pace::InLine ? block.home->stream()
+                                                             : transfer_.ahead();
   try {
     behind_uses(block, first, unseen);
     if (unseen && block.home && lasting(*block.home)) {
@@ -262,7 +277,7 @@ bool Mover::start_page_out(Block& block) {
     if (checked(block)) {
       // The hash is computed before the copy: a write in between is then copied, and the release
       // check finds a different hash.
-      checker().hash(*block.host.hash, block.memory.get(), block.size, first);
+      checker().hash(*block.host.hash, block.memory.get(), block.size, pace, first);
       transfer_.events().record(first)->block(transfer_.out());
     }
     copy_out(block);
@@ -416,13 +431,14 @@ Mover::Outcome Mover::with_storage(Block& block, bool release, F move) {
 
 Mover::Outcome Mover::page_out(Block& block) {
   return with_storage(block, /*release=*/true, [&](c10::StorageImpl& storage) {
-    return start_page_out(block) && finish_page_out(block, storage);
+    // The compute that is queued now has nothing to do with a block that was not used lately.
+    return start_page_out(block, Checker::Pace::Beside) && finish_page_out(block, storage);
   });
 }
 
 Mover::Outcome Mover::copy_ahead(Block& block) {
   return with_storage(block, /*release=*/false, [&](c10::StorageImpl&) {
-    const bool started = start_page_out(block);
+    const bool started = start_page_out(block, Checker::Pace::InLine);
     cancel_page_out(block);
     return started;
   });
