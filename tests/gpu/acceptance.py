@@ -232,7 +232,7 @@ def cells(row: Row, result: dict[str, Any], reference: dict[str, Any], warm: int
         "busy",
         "caught",
         "check ms",  # in line with compute
-        "hash ms",  # beside it
+        "hash ms",  # of a plan in line with it, too; else beside it
         "losses",
     )
     if "error" in result:

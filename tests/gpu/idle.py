@@ -12,7 +12,7 @@ that was launched later waited for the host, and the table names the calls of CU
 was longest in such times. What the host does outside of CUDA's calls has no name here.
 
 A second table has the rates of large copies, by the other streams which had work queued meanwhile,
-running or waiting: "hash" is the one on which LMS hashes what it pages out.
+running or waiting: "hash" is the one on which LMS hashes what it pages out on demand.
 """
 
 from __future__ import annotations

@@ -90,15 +90,15 @@ class Mover {
   Outcome page_out(Block& block);
 
   // Copies an idle block to the host, and keeps its memory, so that a later page-out needs no copy.
-  // The copy runs after all that the home stream has queued. Moved means that the host has the
+  // The copy may wait for all that the home stream has queued. Moved means that the host has the
   // bytes. Never waits for the device.
   Outcome copy_ahead(Block& block);
 
   // start_page_out() starts a copy to the host; the block can still be used. The pace says whether
-  // its hash runs on the home stream or beside what is queued there. finish_page_out()
-  // gives up the device memory, ordered after the copy and after everything that is queued on the
-  // home stream. cancel_page_out() keeps the device memory instead; wrote() makes a later write
-  // wait for the copy. The first two return false if CUDA refused; the block is unchanged then.
+  // its hash may run on the home stream, or beside what is queued there. finish_page_out() gives up
+  // the device memory, ordered after the copy and after everything that is queued on the home
+  // stream. cancel_page_out() keeps the device memory instead; wrote() makes a later write wait for
+  // the copy. The first two return false if CUDA refused; the block is unchanged then.
   bool start_page_out(Block& block, Checker::Pace pace);
   bool finish_page_out(Block& block, c10::StorageImpl& storage);
   void cancel_page_out(Block& block);

@@ -12,9 +12,9 @@
 namespace torch::cuda::lms {
 
 // The streams for the transfers of one device. Page-outs and page-ins run at the same time, each in
-// their own order. Hashes are computed on another stream, while earlier blocks are copied and
-// queued compute runs, so that copies do not have to wait for them. The device must be current for
-// every call.
+// their own order. The hashes of page-outs on demand are computed on another stream, while earlier
+// blocks are copied and queued compute runs, so that copies wait for neither. The device must be
+// current for every call.
 class Transfer {
  public:
   Transfer() : Transfer(priority()) {}
