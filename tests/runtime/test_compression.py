@@ -479,7 +479,10 @@ class TestAuto:
     def test_what_does_not_shrink_is_copied(self):
         noise = torch.randint(-(1 << 31), (1 << 31) - 1, (2 * MIB,), dtype=torch.int32).cuda()
         _, counts = planned(24, beside=lambda: noise.bitwise_not_(), limit=36)
-        # Most of the layers' data hardly shrinks, either. Both are tried again now and then.
+        # What does not shrink is tried again now and then, and what a plan pages out varies.
+        copied = [count["page_out_bytes"] - count["compressed_bytes"] for count in counts[-4:]]
+        assert max(copied) >= 8 * MIB, counts
+        # Most of the layers' data hardly shrinks, either, so more is copied than the noise.
         total = {name: sum(count[name] for count in counts[-4:]) for name in COUNTS}
         assert 0 < total["compressed_written_bytes"] < total["compressed_bytes"], counts
         assert total["compressed_bytes"] < total["page_out_bytes"] / 2, counts
