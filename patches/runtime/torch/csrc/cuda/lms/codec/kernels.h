@@ -61,8 +61,8 @@ constexpr unsigned thread_blocks(size_t bytes, unsigned most) {
   return useful < most ? static_cast<unsigned>(useful) : most;
 }
 
-// The link needs this many, see kernels.cpp. The rest of the GPU computes meanwhile, more slowly
-// the more there are, so a larger number has to be measured.
-constexpr unsigned kMostBlocks = 32;
+// The link needs no more, see kernels.cpp. The rest of the GPU computes meanwhile, more slowly the
+// more there are, so a larger number has to be measured.
+constexpr unsigned kMostBlocks = 64;
 
 } // namespace torch::cuda::lms::codec

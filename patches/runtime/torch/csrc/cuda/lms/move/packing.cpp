@@ -23,10 +23,12 @@ constexpr double kFirstShare = 0.75;
 constexpr double kMargin = 1.0 / 64;
 // How fast the most of the last rounds is forgotten, in each round with less.
 constexpr size_t kForget = 16;
-// The same measurement: so many thread blocks, divided by what is left of a byte, fill the link,
-// and these numbers are enough for all data. The fewer there are, the less they slow down compute.
-constexpr double kThreadBlocks = 12;
-constexpr unsigned kLeastBlocks = 16;
+// So many thread blocks, divided by what is left of a byte, and these numbers at least, let
+// ResNet-50, ViT-L and Llama take the least time on an H200
+// (docs/results/2026-11-28-thread-blocks.md). With half of them, transfers are slower, and with
+// half as many again, compute is.
+constexpr double kThreadBlocks = 24;
+constexpr unsigned kLeastBlocks = 24;
 
 } // namespace
 
