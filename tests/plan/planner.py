@@ -135,8 +135,8 @@ class Result:
         return self.bytes_in + self.bytes_out
 
 
-def compile_planner(folder: Path, *options: str) -> Path:
-    """Compiles the planner and its C interface into a library in the folder."""
+def compile_planner(folder: Path, *options: str, source: str = "plan.cpp") -> Path:
+    """Compiles the planner and the C interface ``source`` into a library in the folder."""
     library = folder / "libplan.so"
     command = [
         os.environ.get("CXX", "g++"),
@@ -149,7 +149,7 @@ def compile_planner(folder: Path, *options: str) -> Path:
         *(options or ("-O1",)),
         f"-I{RUNTIME}",
         *sorted(str(source) for source in SOURCES.glob("*.cpp")),
-        str(HERE / "plan.cpp"),
+        str(HERE / source),
         "-o",
         str(library),
     ]

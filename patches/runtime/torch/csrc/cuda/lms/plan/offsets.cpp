@@ -1,0 +1,156 @@
+#include <torch/csrc/cuda/lms/plan/offsets.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+namespace torch::cuda::lms::plan {
+namespace {
+
+constexpr int64_t kNone = -1; // offset
+constexpr size_t kMost = 4096; // spans; for more, the effort is not worth it
+constexpr size_t kEffort = 5'000'000; // neighbours that are looked at; some 50 ms
+
+bool together(const Span& a, const Span& b, int64_t period) {
+  const auto meet = [](const Span& x, const Span& y, int64_t shift) {
+    return x.begin < y.end + shift && y.begin + shift < x.end;
+  };
+  return meet(a, b, 0) || meet(a, b, period) || meet(a, b, -period);
+}
+
+// Tries orders of the spans that are not needed all the time.
+class Packer {
+ public:
+  Packer(const std::vector<Span>& spans, int64_t period, int64_t limit)
+      : spans_(spans), limit_(limit), offsets_(spans.size(), kNone), neighbours_(spans.size()) {
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (spans[i].end - spans[i].begin >= period) {
+        // They may be at the bottom: what lies below one of them never meets what lies above.
+        offsets_[i] = floor_;
+        floor_ += spans[i].bytes;
+      } else {
+        order_.push_back(i);
+      }
+    }
+    for (size_t k = 0; k < order_.size(); ++k) {
+      for (size_t l = 0; l < k; ++l) {
+        if (together(spans[order_[k]], spans[order_[l]], period)) {
+          neighbours_[order_[k]].push_back(order_[l]);
+          neighbours_[order_[l]].push_back(order_[k]);
+        }
+      }
+    }
+  }
+
+  std::vector<int64_t> run() {
+    if (floor_ > limit_) {
+      return {};
+    }
+    const auto length = [this](size_t i) { return spans_[i].end - spans_[i].begin; };
+    sort([this](size_t i) { return static_cast<double>(spans_[i].bytes); });
+    if (search(kEffort / 2)) {
+      return offsets_;
+    }
+    sort([&](size_t i) {
+      return static_cast<double>(spans_[i].bytes) * static_cast<double>(length(i));
+    });
+    return search(kEffort / 2) ? offsets_ : std::vector<int64_t>();
+  }
+
+ private:
+  template <class F>
+  void sort(F value) {
+    std::stable_sort(
+        order_.begin(), order_.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
+  }
+
+  bool search(size_t effort) {
+    while (effort > 0) {
+      size_t failed = 0;
+      if (place_all(effort, failed)) {
+        return true;
+      }
+      // Half the way to the front: what is there is there because it failed, too.
+      const auto first = order_.begin() + static_cast<std::ptrdiff_t>(failed / 2);
+      const auto last = order_.begin() + static_cast<std::ptrdiff_t>(failed);
+      if (first == last) {
+        return false; // it does not fit alone
+      }
+      std::rotate(first, last, last + 1);
+    }
+    return false;
+  }
+
+  // Returns false if the span at place `failed` of the order finds no offset.
+  bool place_all(size_t& effort, size_t& failed) {
+    for (const size_t i : order_) {
+      offsets_[i] = kNone;
+    }
+    for (failed = 0; failed < order_.size(); ++failed) {
+      const size_t i = order_[failed];
+      effort -= std::min(effort, neighbours_[i].size() + 1);
+      const int64_t offset = lowest(i);
+      if (offset + spans_[i].bytes > limit_) {
+        return false;
+      }
+      offsets_[i] = offset;
+    }
+    return true;
+  }
+
+  int64_t lowest(size_t i) {
+    taken_.clear();
+    for (const size_t other : neighbours_[i]) {
+      if (offsets_[other] != kNone) {
+        taken_.emplace_back(offsets_[other], offsets_[other] + spans_[other].bytes);
+      }
+    }
+    std::sort(taken_.begin(), taken_.end());
+    int64_t offset = floor_;
+    for (const auto& [begin, end] : taken_) {
+      if (begin - offset >= spans_[i].bytes) {
+        break;
+      }
+      offset = std::max(offset, end);
+    }
+    return offset;
+  }
+
+  const std::vector<Span>& spans_;
+  const int64_t limit_;
+  std::vector<int64_t> offsets_;
+  std::vector<std::vector<size_t>> neighbours_; // that are needed at the same time
+  std::vector<size_t> order_;
+  std::vector<std::pair<int64_t, int64_t>> taken_; // offsets
+  int64_t floor_ = 0; // above what is needed all the time
+};
+
+} // namespace
+
+int64_t load(const std::vector<Span>& spans, int64_t period) {
+  std::vector<std::pair<int64_t, int64_t>> changes; // time, bytes: ends come first
+  int64_t now = 0; // at the iteration's begin
+  for (const Span& span : spans) {
+    const bool wraps = span.end > period;
+    now += wraps ? span.bytes : 0;
+    changes.emplace_back(span.begin, span.bytes);
+    changes.emplace_back(wraps ? span.end - period : span.end, -span.bytes);
+  }
+  std::sort(changes.begin(), changes.end());
+  int64_t most = now;
+  for (const auto& change : changes) {
+    now += change.second;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+std::vector<int64_t> offsets(const std::vector<Span>& spans, int64_t period, int64_t limit) {
+  if (spans.size() > kMost || load(spans, period) > limit) {
+    return {};
+  }
+  return Packer(spans, period, limit).run();
+}
+
+} // namespace torch::cuda::lms::plan
