@@ -1844,6 +1844,8 @@ def stats(device=None):
         - ``copied_ahead_count``, ``prefetch_count``: storages that a plan copied to
           the host while they were still on the GPU, and page-ins that a plan issued
           before they were needed
+        - ``placed_count``: storages that got the memory that a plan had chosen for
+          them
         - ``violations``, ``clean_violations``: with the oracle, comparisons that
           failed after and before the release check
     """

@@ -86,7 +86,8 @@ std::vector<Entry> make_entries() {
       {"lms.planned_iterations", &Stats::planned_iterations},
       {"lms.plan_departures", &Stats::plan_departures},
       {"lms.copied_ahead_count", &Stats::copied_ahead_count},
-      {"lms.prefetch_count", &Stats::prefetch_count}};
+      {"lms.prefetch_count", &Stats::prefetch_count},
+      {"lms.placed_count", &Stats::placed_count}};
   for (const auto& entry : counts) {
     const Count count = entry.second;
     entries.push_back({entry.first, [count](Pager& p) { return p.stats.*count; }});

@@ -87,6 +87,7 @@ struct Stats {
   int64_t plan_departures = 0; // iterations that did not
   int64_t copied_ahead_count = 0; // blocks that a plan copied to the host while they were in use
   int64_t prefetch_count = 0; // page-ins that a plan asked for before an operator did
+  int64_t placed_count = 0; // blocks that got the memory that a plan chose for them
   std::array<int64_t, kSources> alloc_distribution{};
 
   void reset_peak() {
@@ -109,7 +110,8 @@ struct Stats {
     clean_count = adopted = out_of_memory_retries = out_of_memory_caught = 0;
     over_limit_count = 0;
     clean_violations = violations = 0;
-    plans = planned_iterations = plan_departures = copied_ahead_count = prefetch_count = 0;
+    plans = planned_iterations = plan_departures = 0;
+    copied_ahead_count = prefetch_count = placed_count = 0;
     alloc_distribution.fill(0);
   }
 };

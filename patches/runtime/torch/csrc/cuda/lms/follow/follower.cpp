@@ -56,7 +56,9 @@ Follower::Follower(
       mover_(mover),
       room_(room),
       stats_(stats),
-      recorder_(recorder) {}
+      recorder_(recorder) {
+  room.follow(this);
+}
 
 // ---- what the program does ----
 
@@ -132,7 +134,8 @@ void Follower::freed(Block& block) {
     recorder_.freed(block.followed);
     const bool old = block.followed.recording != recorder_.number();
     if (old && place_ >= 0 && recorder_.timed()) {
-      seen_.rest.push_back({place_, block.size});
+      const bool lately = block.followed.recording + 1 == recorder_.number();
+      seen_.rest.push_back({place_, block.size, lately ? block.followed.value : 0});
     }
   }
   put(block.slot, nullptr); // also between two iterations, when another thread frees the block
@@ -413,9 +416,10 @@ std::vector<uint32_t> Follower::links() const {
 // Takes the plan that has been made.
 void Follower::take_plan() {
   Script& script = *std::exchange(being_planned_, nullptr);
-  plan::Plan plan = planning_.take();
+  auto [plan, places] = planning_.take();
   debug_log(
-      "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s, operators %.6f s; %.2f and %.2f GB/s%s\n",
+      "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s, operators %.6f s; %.2f and %.2f GB/s%s, "
+      "places of %zu bytes, %ld at once\n",
       plan.problem.empty() ? "made" : plan.problem.c_str(),
       plan.moves.size(),
       plan.prediction.seconds,
@@ -423,9 +427,19 @@ void Follower::take_plan() {
       script.trace().seconds(),
       mover_.out_rate(script.asked_to_compress()) * 1e-9,
       mover_.in_rate(script.asked_to_compress()) * 1e-9,
-      script.asked_to_compress() && plan.compressed ? ", compressed" : "");
+      script.asked_to_compress() && plan.compressed ? ", compressed" : "",
+      places.bytes(),
+      static_cast<long>(places.load()));
+  if (plan.problem.empty() && !places && script.placing().wanted()) {
+    if (!script.places()) {
+      script.placing().none();
+      script.begin_anew();
+      return;
+    }
+    plan.problem = "no places"; // the plan that has some is kept
+  }
   if (plan.problem.empty()) {
-    script.set(std::move(plan));
+    script.set(std::move(plan), std::move(places));
     ++stats_.plans;
     settled_ = 0;
   } else if (plan.infeasible != plan::Move::kNone && !script.needs_more()) {
@@ -461,6 +475,7 @@ void Follower::make_plans() {
     if (script->recording() && script->recording()->ready()) {
       Recording recording = *std::exchange(script->recording(), std::nullopt);
       recording.settle();
+      script->lives() = Lives(recording.events);
       script->trace() = iteration(recording.events, recorder_.names(), unmanaged_);
       set_blocks(*script);
     }
@@ -478,7 +493,7 @@ void Follower::make_plans() {
       set_shares(*script, compress);
       const bool only_if_useful =
           settings_.compression == Compression::Auto && !settings_.keep_plans;
-      planning_.start(script->trace(), machine, compress && only_if_useful);
+      planning_.start(script->trace(), machine, compress && only_if_useful, blocks_of(*script));
       script->ask(wanted, compress);
       being_planned_ = script.get();
     }
@@ -500,6 +515,21 @@ void Follower::set_blocks(Script& script) const {
     block.stays = true;
     trace.blocks.push_back(block);
   }
+}
+
+// What the planner needs for places; none if they are not wanted.
+std::optional<Planning::Blocks> Follower::blocks_of(Script& script) const {
+  if (!script.placing().wanted()) {
+    return std::nullopt;
+  }
+  Planning::Blocks blocks{script.lives(), script.links(), {}, {}};
+  for (const Seen::Of& seen : script.seen().blocks) {
+    blocks.stay.push_back(seen.stays);
+  }
+  for (const Seen::Rest& rest : script.seen().rest) {
+    blocks.rest.push_back({rest.number, rest.freed});
+  }
+  return blocks;
 }
 
 // Tells the planner how far blocks shrink.
@@ -524,7 +554,9 @@ void Follower::time(bool followed) {
   auto now = TimedEvent::record(c10::cuda::getCurrentCUDAStream(device_).stream());
   if (now && clock_) {
     const bool tried = settings_.compression == Compression::Auto && !last_->trial().over();
-    laps_.push_back({last_, followed, part, failed, last_->way(), tried, clock_, std::move(now)});
+    const bool placed = static_cast<bool>(last_->places());
+    laps_.push_back(
+        {last_, followed, part, failed, last_->way(), tried, placed, clock_, std::move(now)});
     clock_ = laps_.back().end;
   } else {
     clock_ = std::move(now);
@@ -544,6 +576,13 @@ void Follower::time(bool followed) {
         lap.script->took(seconds, lap.followed);
       }
     }
+    Placing& placing = lap.script->placing();
+    if (lap.part > 0 && lap.script->linked() && placing.took(seconds, lap.placed, lap.failed)) {
+      lap.script->begin_anew();
+    }
+    if (lap.placed != placing.wanted()) {
+      continue; // plans are of another kind now
+    }
     if (!lap.tried) {
       lap.script->slack().took(lap.part, seconds, lap.failed);
     } else if (lap.part > 0) {
@@ -558,14 +597,16 @@ void Follower::time(bool followed) {
 void Follower::log(bool followed) {
   debug_log(
       "[lms] iteration of %ld operators, %s: %ld page-outs, %ld page-ins, %ld of them ahead, "
-      "%ld requests tried again, %.3f of the limit\n",
+      "%ld requests tried again, %.3f of the limit, %u of %u pieces\n",
       static_cast<long>(place_ + 1),
       followed ? "planned" : "on demand",
       static_cast<long>(stats_.page_out_count - logged_.page_out_count),
       static_cast<long>(stats_.page_in_count - logged_.page_in_count),
       static_cast<long>(stats_.prefetch_count - logged_.prefetch_count),
       static_cast<long>(stats_.out_of_memory_retries - logged_.out_of_memory_retries),
-      script_ ? script_->part() : 0.0);
+      script_ ? script_->part() : 0.0,
+      had_,
+      had_ + missed_);
   logged_ = stats_;
 }
 
@@ -603,6 +644,10 @@ void Follower::begin() {
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
   steps_ = 0;
+  if (script) {
+    lay_out(*script);
+  }
+  missed_ = had_ = 0;
   const bool timed = unknown_ > 0 || !last_ || last_->waits_for_times();
   recorder_.start(timed, /*again=*/true);
   if (script) {
@@ -617,6 +662,58 @@ void Follower::follow(Script& script) {
   script_ = &script;
   room_.limit().stretch(static_cast<size_t>(script.limit()));
   mover_.supply().packing().useful(script.way() != Trial::Way::Copy);
+}
+
+// Makes sure that there is memory for the places of the plan. When it has just been made, nothing
+// is in its place.
+void Follower::lay_out(Script& script) {
+  const size_t bytes = script.places().bytes();
+  if (bytes == 0 || !room_.may_move()) {
+    return;
+  }
+  const bool lost = region_ != 0 && missed_ > had_;
+  if (region_ != 0 && bytes <= region_bytes_ && script.laid_out() && !lost) {
+    return;
+  }
+  if ((lost || region_ == 0) && !script.placing().lost()) {
+    if (script.placing().none()) {
+      script.begin_anew();
+    }
+    return;
+  }
+  region_ = room_.lay_out(bytes, script.needs_more());
+  region_bytes_ = region_ != 0 ? bytes : 0;
+  script.lay_out();
+}
+
+std::optional<Planned::Piece> Follower::piece(uint32_t number, size_t bytes) const {
+  const std::optional<size_t> offset = script_->places().at(number, place_);
+  if (!offset) {
+    return std::nullopt;
+  }
+  return Piece{region_ + *offset, Places::rounded(bytes)};
+}
+
+std::optional<Planned::Piece> Follower::piece_of(const Block& block) const {
+  if (!script_ || region_ == 0 || !script_->places() || block.slot == 0) {
+    return std::nullopt;
+  }
+  return piece(block.slot, block.size);
+}
+
+std::optional<Planned::Piece> Follower::piece_of_next(size_t bytes) {
+  if (!script_ || region_ == 0 || !script_->places()) {
+    return std::nullopt;
+  }
+  check();
+  if (!script_ || cursor_ == script_->events().size()) {
+    return std::nullopt;
+  }
+  const TraceEvent& next = script_->events()[cursor_];
+  if (next.kind != TraceEvent::Kind::Allocated || next.value != bytes) {
+    return std::nullopt;
+  }
+  return piece(next.block, bytes);
 }
 
 // From now on, LMS does not know what comes.

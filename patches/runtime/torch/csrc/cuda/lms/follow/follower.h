@@ -9,6 +9,7 @@
 #include <torch/csrc/cuda/lms/follow/script.h>
 #include <torch/csrc/cuda/lms/move/mover.h>
 #include <torch/csrc/cuda/lms/record/recorder.h>
+#include <torch/csrc/cuda/lms/room/planned.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 #include <torch/csrc/cuda/lms/room/room.h>
 
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace torch::cuda::lms {
@@ -26,7 +28,7 @@ namespace torch::cuda::lms {
 // All that it does is what LMS may do at any time: to copy an idle block to the host, to page it
 // out, and to page a block in. So a program that departs from the plan is never wrong, and LMS
 // pages on demand from there on.
-class Follower {
+class Follower final : public Planned {
  public:
   Follower(
       c10::DeviceIndex device,
@@ -53,6 +55,13 @@ class Follower {
   void allocated(Block& block);
   void freed(Block& block);
 
+  // Where the plan wants memory, as Planned says it.
+  std::optional<Piece> piece_of(const Block& block) const override;
+  std::optional<Piece> piece_of_next(size_t bytes) override;
+  void took(bool had) override {
+    ++(had ? had_ : missed_);
+  }
+
   // A step has ended, and with it perhaps an iteration. Can pause the mutex. Does not throw.
   void step();
 
@@ -70,6 +79,8 @@ class Follower {
   Script* expected() const;
   void begin();
   void follow(Script& script);
+  void lay_out(Script& script);
+  std::optional<Piece> piece(uint32_t number, size_t bytes) const;
   void stop();
   void forget_scripts();
   void make_plans();
@@ -77,6 +88,7 @@ class Follower {
   bool compresses(const Script& script) const;
   void set_blocks(Script& script) const;
   void set_shares(Script& script, bool compress);
+  std::optional<Planning::Blocks> blocks_of(Script& script) const;
   void log(bool followed);
   void time(bool followed);
   void on_demand();
@@ -116,6 +128,13 @@ class Follower {
   Planning planning_;
   Script* being_planned_ = nullptr;
 
+  // Where the places of plans are: so many bytes from an address on, which is 0 if there are none.
+  size_t region_ = 0;
+  size_t region_bytes_ = 0;
+  // Of the iteration that runs, pieces that could be had when they were needed, and others.
+  unsigned had_ = 0;
+  unsigned missed_ = 0;
+
   Stats logged_; // when the iteration began
   struct Lap {
     Script* script;
@@ -124,6 +143,7 @@ class Follower {
     bool failed; // a request did, at first
     Trial::Way way;
     bool tried; // the way
+    bool placed; // blocks had places
     std::shared_ptr<TimedEvent> begin;
     std::shared_ptr<TimedEvent> end;
   };

@@ -13,15 +13,19 @@ Planning::~Planning() {
   }
 }
 
-void Planning::start(plan::Trace trace, const plan::Machine& machine, bool compression) {
+void Planning::start(
+    plan::Trace trace,
+    const plan::Machine& machine,
+    bool compression,
+    std::optional<Blocks> blocks) {
   trace_ = std::move(trace);
   machine_ = machine;
   compression_ = compression;
+  blocks_ = std::move(blocks);
   done_ = false;
   thread_ = std::thread([this] {
     try {
-      plan_ = compression_ ? plan::plan_with_compression(trace_, machine_)
-                           : plan::plan(trace_, machine_);
+      make();
     } catch (const std::exception& error) {
       plan_ = plan::Plan();
       plan_.problem = error.what();
@@ -30,9 +34,40 @@ void Planning::start(plan::Trace trace, const plan::Machine& machine, bool compr
   });
 }
 
-plan::Plan Planning::take() {
+plan::Plan Planning::plan() const {
+  return compression_ ? plan::plan_with_compression(trace_, machine_)
+                      : plan::plan(trace_, machine_);
+}
+
+void Planning::make() {
+  constexpr int kSteps = 8; // of a hundredth of the limit each
+  places_ = Places();
+  plan_ = plan();
+  if (!blocks_ || !plan_.problem.empty()) {
+    return;
+  }
+  const int64_t limit = machine_.limit;
+  // Places are somewhat larger than their blocks. A plan leaves more than that of what PyTorch may
+  // take.
+  const int64_t grains = limit / 200;
+  const int64_t room =
+      limit + grains - trace_.unmanaged - blocks_->lives.without_place(blocks_->stay);
+  for (int step = 0; step <= kSteps && plan_.problem.empty(); ++step) {
+    places_ =
+        Places(blocks_->lives, plan_.moves, blocks_->links, blocks_->stay, blocks_->rest, room);
+    if (places_) {
+      return;
+    }
+    machine_.limit -= limit / 100;
+    plan_ = plan();
+  }
+  machine_.limit = limit;
+  plan_ = plan();
+}
+
+std::pair<plan::Plan, Places> Planning::take() {
   thread_.join();
-  return std::move(plan_);
+  return {std::move(plan_), std::move(places_)};
 }
 
 } // namespace torch::cuda::lms

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/follow/places.h>
 #include <torch/csrc/cuda/lms/plan/plan.h>
 #include <torch/csrc/cuda/lms/plan/trace.h>
 
 #include <atomic>
+#include <cstdint>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -27,18 +32,35 @@ class Planning {
   // Must not be called while it is busy.
   // With `compression`, blocks with a share are compressed only if the program would wait for
   // copies otherwise.
-  void start(plan::Trace trace, const plan::Machine& machine, bool compression);
+  // With `blocks`, they get places. If there are none for all that the plan has on the device at a
+  // time, plans that use less than the machine's limit are made.
+  struct Blocks {
+    Lives lives;
+    std::vector<uint32_t> links; // see Script
+    std::vector<bool> stay; // by number: it has no place
+    std::vector<Places::Rest> rest;
+  };
+  void start(
+      plan::Trace trace,
+      const plan::Machine& machine,
+      bool compression,
+      std::optional<Blocks> blocks);
 
-  // Waits for the plan and returns it. Must only be called while it is busy.
-  plan::Plan take();
+  // Waits for the plan and returns it, with the places. Must only be called while it is busy.
+  std::pair<plan::Plan, Places> take();
 
  private:
+  plan::Plan plan() const;
+  void make();
+
   std::thread thread_;
   std::atomic<bool> done_{false};
-  bool compression_ = false; // these four belong to the thread until it is done
+  bool compression_ = false; // these six belong to the thread until it is done
   plan::Trace trace_;
   plan::Machine machine_;
+  std::optional<Blocks> blocks_;
   plan::Plan plan_;
+  Places places_;
 };
 
 } // namespace torch::cuda::lms

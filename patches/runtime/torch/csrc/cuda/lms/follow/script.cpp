@@ -59,7 +59,9 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
   return known == events_.size();
 }
 
-void Script::set(plan::Plan plan) {
+void Script::set(plan::Plan plan, Places places) {
+  places_ = std::move(places);
+  laid_out_ = false;
   moves_ = std::move(plan.moves);
   prediction_ = std::move(plan.prediction);
   limit_ = allowance(asked_);

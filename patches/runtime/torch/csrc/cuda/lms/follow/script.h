@@ -1,6 +1,9 @@
 #pragma once
 
 #include <torch/csrc/cuda/lms/block/origin.h>
+#include <torch/csrc/cuda/lms/follow/lives.h>
+#include <torch/csrc/cuda/lms/follow/places.h>
+#include <torch/csrc/cuda/lms/follow/placing.h>
 #include <torch/csrc/cuda/lms/follow/slack.h>
 #include <torch/csrc/cuda/lms/follow/trial.h>
 #include <torch/csrc/cuda/lms/plan/plan.h>
@@ -38,6 +41,7 @@ struct Seen {
   struct Rest {
     plan::Place freed; // in this iteration
     size_t bytes;
+    uint32_t number; // in the iteration before; 0 if it is not known
   };
   std::vector<Rest> rest;
 };
@@ -76,6 +80,9 @@ class Script {
   void set(std::vector<uint32_t> links) {
     links_ = std::move(links);
     make_actions();
+  }
+  const std::vector<uint32_t>& links() const {
+    return links_;
   }
 
   // The first time, an iteration may do what it does not repeat. So the times of a later one are
@@ -135,8 +142,32 @@ class Script {
     return needed_ > 0;
   }
 
-  // Sets the plan that was asked for.
-  void set(plan::Plan plan);
+  // Sets the plan that was asked for, and where its blocks have their memory, if they have places.
+  void set(plan::Plan plan, Places places);
+  const Places& places() const {
+    return places_;
+  }
+  // Whether idle blocks have left since there are these places, so that they come back there.
+  bool laid_out() const {
+    return laid_out_;
+  }
+  void lay_out() {
+    laid_out_ = true;
+  }
+  // Whether its plans have to have places.
+  Placing& placing() {
+    return placing_;
+  }
+  // Plans are of another kind from now on: what is known of the times of others does not count.
+  void begin_anew() {
+    asked_ = 0;
+    slack_ = Slack();
+    trial_ = Trial();
+  }
+  // When its blocks exist.
+  Lives& lives() {
+    return lives_;
+  }
   // How much of what PyTorch may take its plans use.
   Slack& slack() {
     return slack_;
@@ -199,6 +230,10 @@ class Script {
   plan::Prediction prediction_; // of the plan
   std::vector<Action> actions_; // that they are
   plan::Trace trace_;
+  Lives lives_;
+  Places places_;
+  bool laid_out_ = false;
+  Placing placing_;
   Slack slack_;
   Trial trial_;
   double asked_part_ = 0;

@@ -129,6 +129,10 @@ class Mover {
   void taken(const void* memory, size_t bytes) {
     freed_.taken(memory, rounded(bytes));
   }
+  // Call this when it has got back memory that was used on the current stream at most.
+  void left(const void* memory, size_t bytes) {
+    freed_.freed(memory, bytes, timeline(c10::cuda::getCurrentCUDAStream(device_)).mark());
+  }
   // Call this when it may have handed out memory without a call of taken().
   void forget_freed() {
     freed_.forget();

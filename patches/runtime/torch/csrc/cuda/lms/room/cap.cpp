@@ -82,6 +82,15 @@ bool Cap::give_way(size_t reserved, size_t request) {
   return true;
 }
 
+void Cap::need(size_t reserved, size_t bytes) {
+  // As much is left for requests that are not planned as of the limit. If one of them fails, the
+  // native allocator gives back what the plan needs.
+  const size_t most = bytes > 0 ? reserved + segment(bytes + bytes / 64) + 2 * kMib : 0;
+  needed_ = most > settings_.limit ? most : 0;
+  raised_ = std::max(raised_, needed_);
+  enforce();
+}
+
 size_t Cap::left(size_t reserved) const {
   size_t most = bytes();
   if (total_ != 0 && share_ >= 0) {
@@ -101,10 +110,10 @@ void Cap::open(size_t reserved, size_t request) {
 
 bool Cap::allocated(size_t bytes) {
   allocated_ += bytes;
-  if (raised_ == 0 || allocated_ < enough(settings_.limit)) {
+  if (raised_ == needed_ || allocated_ < enough(settings_.limit)) {
     return false;
   }
-  raised_ = 0;
+  raised_ = needed_;
   enforce();
   return true;
 }

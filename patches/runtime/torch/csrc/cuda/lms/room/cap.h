@@ -33,7 +33,7 @@ class Cap {
 
   // Call this when the user's limit has changed.
   void forget() {
-    raised_ = 0;
+    raised_ = needed_ = 0;
     lifted_ = false;
   }
   // Called before LMS is turned off: from then on nobody retries a request that fails.
@@ -52,6 +52,10 @@ class Cap {
   // paged out. Raises the limit so that the request can succeed. Returns false if the limit was not
   // the reason for the failure.
   bool give_way(size_t reserved, size_t request);
+
+  // A plan needs this number of bytes more than `reserved`, because one operator alone needs more
+  // than the limit. The limit is not restored below that until this is called with 0.
+  void need(size_t reserved, size_t bytes);
 
   // How many bytes the native allocator may still take from the device while this number of bytes
   // is reserved.
@@ -88,6 +92,7 @@ class Cap {
   double in_force_ = -1;
   size_t total_ = 0; // bytes of the device; 0 if not known
   size_t raised_ = 0; // the limit after it gave way; 0 if it did not
+  size_t needed_ = 0; // the least that it is restored to
   size_t opened_ = 0; // the limit until close(); 0 if it is not open
   size_t allocated_ = 0; // bytes, since it gave way
   bool lifted_ = false;

@@ -1,6 +1,7 @@
 #include <torch/csrc/cuda/lms/room/compactor.h>
 
 #include <torch/csrc/cuda/lms/base/lock.h>
+#include <torch/csrc/cuda/lms/room/loan.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -61,19 +61,6 @@ class Compactor {
   void shuffle();
 
  private:
-  // Memory that goes back to the native allocator later, because the mutex is held.
-  struct Loan {
-    explicit Loan(at::DataPtr from) : memory(std::move(from)) {}
-    Loan(Loan&&) = default;
-    Loan& operator=(Loan&&) = delete;
-    ~Loan() {
-      if (memory) {
-        Lock::drop_later(std::move(memory));
-      }
-    }
-    at::DataPtr memory;
-  };
-
   // With `waits`, blocks move for whose transfers the stream has to wait, too.
   bool join(size_t bytes, size_t left, bool waits);
   bool movable(const Block& block, cudaStream_t stream) const;

@@ -60,7 +60,8 @@ Room::Room(
       attention_(attention),
       limit_(device, settings, native, pools),
       compactor_(device, native, registry, policy, mover, attention, pools),
-      evictor_(device, native, registry, policy, mover, attention, pools, compactor_) {}
+      evictor_(device, native, registry, policy, mover, attention, pools, compactor_),
+      steering_(device, native) {}
 
 // ---- allocations ----
 
@@ -75,14 +76,22 @@ at::DataPtr Room::allocate(size_t bytes) {
   Request request{bytes};
   const bool managed = bytes >= settings_.size;
   const bool small = !managed && !FreedMemory::knows(bytes) && !keeps_to_limit(); // fast path
+  at::DataPtr placed;
   if (!small) {
     const Lock lock;
-    request.source = source_of(make_room(bytes));
+    const auto piece = planned_ && managed ? planned_->piece_of_next(bytes) : std::nullopt;
+    if (piece) {
+      placed = take(*piece);
+      planned_->took(static_cast<bool>(placed));
+    }
+    if (!placed) {
+      request.source = source_of(make_room(bytes));
+    }
   }
   for (;;) {
     request.cap = limit_.cap().changes();
     try {
-      at::DataPtr memory = native_.allocate(bytes);
+      at::DataPtr memory = placed ? std::move(placed) : native_.allocate(bytes);
       // If the address is handed out here, its pool no longer exists.
       pools_.taken_back(memory.get());
       if (small) {
@@ -130,7 +139,16 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
 
 // Allocates the memory for a page-in, with the mutex held. The native allocator may have to wait
 // for the device.
-at::DataPtr Room::obtain(size_t bytes) {
+at::DataPtr Room::obtain(const Block& block) {
+  const size_t bytes = block.size;
+  if (const auto piece = planned_ ? planned_->piece_of(block) : std::nullopt) {
+    at::DataPtr memory = take(*piece);
+    planned_->took(static_cast<bool>(memory));
+    if (memory) {
+      ++stats_.alloc_distribution[static_cast<size_t>(Source::FreeList)];
+      return memory;
+    }
+  }
   Request request{bytes, source_of(make_room(bytes))};
   for (;;) {
     request.cap = limit_.cap().changes();
@@ -180,7 +198,7 @@ void Room::bring(Block& block, c10::cuda::CUDAStream stream) {
 
 void Room::fetch(Block& block) {
   check_not_captured(block);
-  fetch_into(block, [this](size_t bytes) { return obtain(bytes); });
+  fetch_into(block, [this](const Block& fetched) { return obtain(fetched); });
 }
 
 void Room::check_not_captured(const Block& block) {
@@ -192,7 +210,7 @@ void Room::check_not_captured(const Block& block) {
       "Hold it with torch.cuda.lms.resident(...) before the capture.");
 }
 
-// Pages the block in, into memory from obtain(bytes). Pauses the mutex.
+// Pages the block in, into memory from obtain(block). Pauses the mutex.
 template <class F>
 void Room::fetch_into(Block& block, F obtain) {
   constexpr const char* kGone =
@@ -213,7 +231,7 @@ void Room::fetch_into(Block& block, F obtain) {
   try {
     {
       const Pools::Outside outside(pools_, native_, block.home->stream());
-      memory = obtain(block.size);
+      memory = obtain(block);
     }
     mover_.share(block, memory);
     check_not_captured(block); // a capture may have begun meanwhile
@@ -259,8 +277,14 @@ bool Room::prefetch(Block& block) {
   auto storage = block.owner ? compat::lock(*block.owner) : compat::StrongStorage();
   bool fetched = false;
   try {
-    if (storage && has_room(rounded(block.size)) && block.state.is(State::PagedOut)) {
-      fetch_into(block, [this](size_t bytes) { return native_.allocate(bytes); });
+    const auto piece = planned_ ? planned_->piece_of(block) : std::nullopt;
+    const bool room = piece || has_room(rounded(block.size));
+    if (storage && room && block.state.is(State::PagedOut)) {
+      fetch_into(block, [&](const Block& wanted) {
+        at::DataPtr memory = piece ? take(*piece) : native_.allocate(wanted.size);
+        TORCH_CHECK(memory, "LMS: no room"); // not yet
+        return memory;
+      });
       fetched = true;
     }
   } catch (const c10::Error&) {
@@ -268,6 +292,64 @@ bool Room::prefetch(Block& block) {
   }
   Lock::drop_later(std::move(storage));
   return fetched;
+}
+
+// Memory where a plan wants it; none if it is in use.
+at::DataPtr Room::take(const Planned::Piece& piece) {
+  if (pools_.capturing() || settings_.shuffle) {
+    return at::DataPtr();
+  }
+  mover_.collect();
+  mover_.supply().hashes().report();
+  at::DataPtr memory = steering_.take(piece);
+  if (!memory && vacate(piece)) {
+    memory = steering_.take(piece);
+  }
+  if (memory) {
+    limit_.allocated(piece.bytes);
+    ++stats_.placed_count;
+  }
+  return memory;
+}
+
+// Pages out what is where a plan wants other memory: after a departure, for example. Returns
+// whether it has paged out all of it.
+bool Room::vacate(const Planned::Piece& piece) {
+  if (!may_move()) {
+    return false;
+  }
+  std::vector<Block*> blocks;
+  registry_.each([&](Block& block) {
+    const auto begin = reinterpret_cast<size_t>(block.memory.get());
+    if (block.on_device() && begin < piece.address + piece.bytes &&
+        piece.address < begin + block.size) {
+      blocks.push_back(&block);
+    }
+  });
+  const bool gone = !blocks.empty() && std::all_of(blocks.begin(), blocks.end(), [&](Block* block) {
+    return evictor_.drop(*block);
+  });
+  mover_.collect();
+  return gone;
+}
+
+size_t Room::lay_out(size_t bytes, bool exceeds) {
+  try {
+    evictor_.reclaim(SIZE_MAX);
+    mover_.synchronize();
+    mover_.limbo().wait();
+    empty_cache();
+    limit_.cap().need(reserved_bytes(), exceeds ? bytes : 0);
+    const size_t address = steering_.find(bytes);
+    if (address != 0) {
+      // Nothing waits for more than it has to before it uses the memory.
+      mover_.left(reinterpret_cast<void*>(address), bytes);
+    }
+    return address;
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+    return 0;
+  }
 }
 
 // ---- room for a request ----

@@ -11,7 +11,9 @@
 #include <torch/csrc/cuda/lms/room/compactor.h>
 #include <torch/csrc/cuda/lms/room/evictor.h>
 #include <torch/csrc/cuda/lms/room/limit.h>
+#include <torch/csrc/cuda/lms/room/planned.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
+#include <torch/csrc/cuda/lms/room/steering.h>
 
 #include <cstdint>
 #include <string>
@@ -62,6 +64,15 @@ class Room {
     return evictor_.drop(block);
   }
   bool prefetch(Block& block);
+
+  // Who says where memory for blocks has to be; null for nobody.
+  void follow(Planned* planned) {
+    planned_ = planned;
+  }
+  // Pages out all that is idle, and returns the address of so many free bytes side by side; 0 if
+  // there are none. With `exceeds`, the limit gives way to them, until this is called again. Waits
+  // for the device, and pauses the mutex. Does not throw.
+  size_t lay_out(size_t bytes, bool exceeds);
 
   // Pages out idle blocks until this number of bytes is paged out; by default all of them. Returns
   // the number of bytes. Can pause the mutex.
@@ -132,7 +143,9 @@ class Room {
 
   int make_room(size_t bytes);
   void make_piece(size_t request, size_t reserved);
-  at::DataPtr obtain(size_t bytes);
+  at::DataPtr take(const Planned::Piece& piece);
+  bool vacate(const Planned::Piece& piece);
+  at::DataPtr obtain(const Block& block);
   void fetch(Block& block);
   void check_not_captured(const Block& block);
   template <class F>
@@ -167,6 +180,8 @@ class Room {
   Limit limit_;
   Compactor compactor_;
   Evictor evictor_;
+  Steering steering_;
+  Planned* planned_ = nullptr;
   int64_t in_pieces_ = 0; // requests for which blocks that were in the way had to be paged out
   int64_t device_allocs_ = 0; // of the native allocator, when it was last asked
 };

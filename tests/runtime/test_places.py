@@ -1,0 +1,145 @@
+"""Plans that say where on the device each block has its memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from conftest import MIB
+from releases import since
+from tensors import evict, floats, pattern, stat
+
+pytestmark = since((2, 1), "hooks of all optimizers")
+
+LIMIT = 26 * MIB
+SIZES = (3, 2, 5, 1.5, 2.5, 4, 2)  # MiB; that no two are the same keeps free memory in pieces
+PLACED = 30  # iterations after which plans have places, and all blocks are in theirs
+
+
+class Program:
+    """Layers whose activations have different sizes, each needed again in the backward pass."""
+
+    def __init__(self, sizes: tuple[float, ...] = SIZES) -> None:
+        self.weights = [pattern(size, start=k) * 1e-3 for k, size in enumerate(sizes)]
+
+    def run(self, start: int) -> torch.Tensor:
+        kept = []
+        x = torch.full((1,), float(start), device="cuda")
+        for weight in self.weights:
+            y = torch.sin(weight + x)
+            kept.append((weight, y))
+            x = y.sum().reshape(1) * 1e-3
+        total = torch.zeros(1, device="cuda")
+        while kept:
+            weight, y = kept.pop()
+            gradient = torch.cos(y) * x
+            weight.sub_(gradient, alpha=1e-4)
+            total = total + gradient.sum()
+            del weight, y, gradient
+        torch.cuda.lms.step()
+        return total
+
+
+@pytest.fixture(autouse=True)
+def planning() -> Iterator[None]:
+    torch.cuda.lms.set_planning(True)
+    torch.cuda.lms._keep_plans(True)
+    yield
+    torch.cuda.lms._keep_plans(False)
+
+
+@pytest.fixture
+def expected() -> list[torch.Tensor]:
+    """The results without LMS. Plans are forgotten, and the statistics are 0 after it."""
+    torch.cuda.set_enabled_lms(False)
+    gc.collect()
+    torch.cuda.empty_cache()
+    found = run(Program(), range(2 * PLACED))
+    torch.cuda.empty_cache()
+    torch.cuda.set_limit_lms(LIMIT)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+    return found
+
+
+def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def run(program: Program, numbers: range) -> list[torch.Tensor]:
+    found = []
+    for k in numbers:
+        found.append(program.run(k).cpu())
+        torch.cuda.lms._wait_for_plans()
+    return found
+
+
+def retries() -> int:
+    """Requests that failed at first, also within PyTorch's allocator."""
+    return stat("out_of_memory_retries") + torch.cuda.memory_stats()["num_alloc_retries"]
+
+
+def test_each_block_gets_its_place(expected):
+    program = Program()
+    found = run(program, range(PLACED))
+    counts = torch.cuda.lms.stats()
+    failed = retries()
+    found += run(program, range(PLACED, 2 * PLACED))
+    now = torch.cuda.lms.stats()
+    assert same(found, expected)
+    assert now["plan_departures"] == 0
+    assert now["planned_iterations"] - counts["planned_iterations"] == PLACED
+    # In each iteration, at least an activation and a gradient for each weight.
+    assert now["placed_count"] - counts["placed_count"] >= 2 * PLACED * len(SIZES)
+    # Nothing has to be moved to make free memory whole, and no request fails.
+    assert now["compacted_count"] == counts["compacted_count"]
+    assert retries() == failed
+    assert torch.cuda.max_memory_reserved() <= LIMIT
+
+
+def test_places_whose_memory_was_given_back_are_made_again(expected):
+    program = Program()
+    found = run(program, range(PLACED))
+    evict()
+    torch.cuda.empty_cache()
+    found += run(program, range(PLACED, PLACED + 4))
+    placed = stat("placed_count")
+    found += run(program, range(PLACED + 4, 2 * PLACED))
+    assert same(found, expected)
+    assert stat("placed_count") - placed >= (PLACED - 4) * len(SIZES)
+
+
+def test_places_that_are_lost_again_and_again_are_given_up(expected):
+    program = Program()
+    found = run(program, range(PLACED))
+    for k in range(PLACED, 2 * PLACED - 4):
+        evict()
+        torch.cuda.empty_cache()
+        found += run(program, range(k, k + 1))
+    placed = stat("placed_count")
+    found += run(program, range(2 * PLACED - 4, 2 * PLACED))
+    assert same(found, expected)
+    assert stat("placed_count") == placed
+
+
+def test_a_departure_from_a_plan_with_places(expected):
+    other = torch.zeros(floats(1.5), device="cuda")
+    program = Program()
+    found = run(program, range(PLACED))
+    for k in range(PLACED, 2 * PLACED):
+        if k % 5 == 0:
+            torch.sin(other)  # nothing of the plan
+        found += run(program, range(k, k + 1))
+    assert same(found, expected)
+    assert stat("plan_departures") > 0
+
+
+def test_no_places_if_no_request_fails(expected):
+    """Equal sizes leave free memory in pieces that are large enough."""
+    program = Program((2.0,) * 8)
+    run(program, range(PLACED))
+    assert stat("planned_iterations") > 0
+    assert stat("placed_count") == 0
