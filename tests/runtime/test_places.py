@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from conftest import MIB
+from hardware import simulated
 from releases import since
 from tensors import evict, floats, pattern, stat
 
@@ -82,6 +83,7 @@ def retries() -> int:
     return stat("out_of_memory_retries") + torch.cuda.memory_stats()["num_alloc_retries"]
 
 
+@simulated  # on a GPU, no request of this program need fail
 def test_each_block_gets_its_place(expected):
     program = Program()
     found = run(program, range(PLACED))
