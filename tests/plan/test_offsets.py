@@ -138,7 +138,7 @@ def test_nearly_all_programs_fit_into_little_more_than_their_load(packer: Packer
     fits = 0
     for seed in range(100):
         spans = program(seed, 60, 100)
-        limit = most(spans, 100) * 108 // 100
+        limit = most(spans, 100) * 104 // 100
         offsets = packer.offsets(spans, 100, limit)
         if offsets is not None:
             check(spans, 100, limit, offsets)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
+#include <random>
 #include <utility>
 
 namespace torch::cuda::lms::plan {
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kNone = -1; // offset
 constexpr size_t kMost = 4096; // spans; for more, the effort is not worth it
-constexpr size_t kEffort = 5'000'000; // neighbours that are looked at; some 50 ms
+constexpr size_t kEffort = 20'000'000; // neighbours that are looked at; some 100 ms
 
 bool together(const Span& a, const Span& b, int64_t period) {
   const auto meet = [](const Span& x, const Span& y, int64_t shift) {
@@ -65,18 +65,20 @@ class Packer {
         order_.begin(), order_.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
   }
 
+  // A span that finds no offset goes to a place before it, by chance: with the same rule each time,
+  // the same orders come back.
   bool search(size_t effort) {
+    std::minstd_rand chance;
     while (effort > 0) {
       size_t failed = 0;
       if (place_all(effort, failed)) {
         return true;
       }
-      // Half the way to the front: what is there is there because it failed, too.
-      const auto first = order_.begin() + static_cast<std::ptrdiff_t>(failed / 2);
-      const auto last = order_.begin() + static_cast<std::ptrdiff_t>(failed);
-      if (first == last) {
+      if (failed == 0) {
         return false; // it does not fit alone
       }
+      const auto first = order_.begin() + static_cast<std::ptrdiff_t>(chance() % failed);
+      const auto last = order_.begin() + static_cast<std::ptrdiff_t>(failed);
       std::rotate(first, last, last + 1);
     }
     return false;

@@ -19,7 +19,8 @@ int64_t load(const std::vector<Span>& spans, int64_t period);
 // An offset for each span, so that those that are needed at the same time do not overlap, and all
 // end within `limit` bytes. Empty if none were found. That is the dynamic storage allocation
 // problem, which is NP-hard. The largest come first, each at the lowest offset that is free for all
-// its time. If one finds none, it comes earlier the next time.
+// its time. If one finds none, it comes earlier the next time, by chance, but the same in each
+// call.
 std::vector<int64_t> offsets(const std::vector<Span>& spans, int64_t period, int64_t limit);
 
 } // namespace torch::cuda::lms::plan
