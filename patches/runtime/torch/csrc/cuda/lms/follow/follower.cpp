@@ -662,6 +662,7 @@ void Follower::follow(Script& script) {
   script_ = &script;
   room_.limit().stretch(static_cast<size_t>(script.limit()));
   mover_.supply().packing().useful(script.way() != Trial::Way::Copy);
+  mover_.supply().packing().hurry(script.waits());
 }
 
 // Makes sure that there is memory for the places of the plan. When it has just been made, nothing
@@ -723,6 +724,7 @@ void Follower::on_demand() {
   policy_.forget();
   room_.limit().stretch(0);
   mover_.supply().packing().useful(false);
+  mover_.supply().packing().hurry(true);
 }
 
 void Follower::stop() {

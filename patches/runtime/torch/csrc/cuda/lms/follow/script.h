@@ -198,6 +198,11 @@ class Script {
            : trial_.way() == Trial::Way::Pack ? Trial::Way::Pack
                                               : Trial::Way::Copy;
   }
+  // Whether the program is expected to wait for transfers for much of an iteration.
+  bool waits() const {
+    constexpr double kMuch = 0.25;
+    return prediction_.stall_seconds > kMuch * prediction_.seconds;
+  }
   bool planned() const {
     return planned_ && rest_ == 0;
   }

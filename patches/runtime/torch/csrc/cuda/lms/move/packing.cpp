@@ -24,11 +24,14 @@ constexpr double kMargin = 1.0 / 64;
 // How fast the most of the last rounds is forgotten, in each round with less.
 constexpr size_t kForget = 16;
 // So many thread blocks, divided by what is left of a byte, and these numbers at least, let
-// ResNet-50, ViT-L and Llama take the least time on an H200
-// (docs/results/2026-11-28-thread-blocks.md). With half of them, transfers are slower, and with
-// half as many again, compute is.
+// ResNet-50, ViT-L and Llama take the least time on an H200 where the link decides
+// (docs/results/2026-11-28-thread-blocks.md). With half as many again, compute is slower there.
+// Where the program hardly waits for transfers, it is slower with more than the second numbers.
 constexpr double kThreadBlocks = 24;
 constexpr unsigned kLeastBlocks = 24;
+constexpr double kFewThreadBlocks = 12;
+constexpr unsigned kLeastFewBlocks = 16;
+constexpr unsigned kMostFewBlocks = 32;
 
 } // namespace
 
@@ -59,8 +62,11 @@ codec::Kind Packing::wanted(const Block& block) {
 unsigned Packing::thread_blocks(const Block& block) const {
   const auto found = known_.find(like(block));
   const double left = found == known_.end() ? 0 : static_cast<double>(found->second.left);
-  const auto wanted = left > 0 ? static_cast<unsigned>(kThreadBlocks / left) : codec::kMostBlocks;
-  return std::min(std::max(wanted, kLeastBlocks), codec::kMostBlocks);
+  const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
+  const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
+  const unsigned most = hurry_ ? codec::kMostBlocks : kMostFewBlocks;
+  const auto wanted = left > 0 ? static_cast<unsigned>(all / left) : most;
+  return std::min(std::max(wanted, least), most);
 }
 
 void Packing::pack(Block& block, cudaStream_t stream) {

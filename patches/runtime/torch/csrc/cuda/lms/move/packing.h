@@ -50,6 +50,12 @@ class Packing {
     useful_ = useful;
   }
 
+  // Whether the program waits for transfers for much of its time. Otherwise they leave more of the
+  // GPU to the program, and are slower.
+  void hurry(bool hurry) {
+    hurry_ = hurry;
+  }
+
   // The next three are for a block whose host copy is packed. They throw c10::Error.
   void pack(Block& block, cudaStream_t stream);
   // Packs it again if *differs, on the device, is not 0.
@@ -123,6 +129,7 @@ class Packing {
   std::string trouble_;
   codec::Kind unprepared_ = codec::Kind::None;
   bool useful_ = false;
+  bool hurry_ = true;
 };
 
 } // namespace torch::cuda::lms
