@@ -176,6 +176,25 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
         assert torch.cuda.lms.stats(index)["host_bytes"] == 0, "a host buffer was not given back"
 
 
+@pytest.fixture
+def kept_plans() -> Iterator[None]:
+    """Plans are made and followed, although times mean nothing here."""
+    torch.cuda.lms.set_planning(True)
+    torch.cuda.lms._keep_plans(True)
+    yield
+    torch.cuda.lms._keep_plans(False)
+    torch.cuda.lms.set_planning(True)
+
+
+def start_within(limit: int) -> None:
+    """Turns LMS on, with no plan and all statistics at 0. `limit` is in bytes."""
+    torch.cuda.empty_cache()
+    torch.cuda.set_limit_lms(limit)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+
+
 def program_of(name: str) -> Any:
     """A fixture: the program that is compiled from `name`.cpp, once for a module."""
 

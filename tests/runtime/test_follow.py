@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 import unseen
-from conftest import DEVICE, MIB, ON_HARDWARE
+from conftest import DEVICE, MIB, ON_HARDWARE, start_within
 from hardware import simulated
 from releases import since
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
-pytestmark = since((2, 1), "hooks of all optimizers")
+pytestmark = [since((2, 1), "hooks of all optimizers"), pytest.mark.usefixtures("kept_plans")]
 
 LAYERS = 12
 LIMIT = 32 * MIB  # the training below needs 50
@@ -66,24 +66,11 @@ def train(
     return found
 
 
-@pytest.fixture(autouse=True)
-def planning() -> Iterator[None]:
-    torch.cuda.lms.set_planning(True)
-    torch.cuda.lms._keep_plans(True)
-    yield
-    torch.cuda.lms._keep_plans(False)
-    torch.cuda.lms.set_planning(True)
-
-
 def expected(iterations: int, **program: Any) -> list[float]:
     """The losses without LMS. Plans are forgotten, and the statistics are 0 after it."""
     torch.cuda.set_enabled_lms(False)
     losses = train(iterations, **program)
-    torch.cuda.empty_cache()
-    torch.cuda.set_limit_lms(LIMIT)
-    torch.cuda.set_enabled_lms(True)
-    torch.cuda.reset_accumulated_memory_stats()
-    torch.cuda.reset_peak_memory_stats()
+    start_within(LIMIT)
     return losses
 
 

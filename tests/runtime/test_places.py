@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 import torch
-from conftest import MIB
+from conftest import MIB, start_within
 from hardware import simulated
 from releases import since
 from tensors import evict, floats, pattern, stat
 
-pytestmark = since((2, 1), "hooks of all optimizers")
+pytestmark = [since((2, 1), "hooks of all optimizers"), pytest.mark.usefixtures("kept_plans")]
 
 LIMIT = 26 * MIB
 SIZES = (3, 2, 5, 1.5, 2.5, 4, 2)  # MiB; that no two are the same keeps free memory in pieces
@@ -43,14 +42,6 @@ class Program:
         return total
 
 
-@pytest.fixture(autouse=True)
-def planning() -> Iterator[None]:
-    torch.cuda.lms.set_planning(True)
-    torch.cuda.lms._keep_plans(True)
-    yield
-    torch.cuda.lms._keep_plans(False)
-
-
 @pytest.fixture
 def expected() -> list[torch.Tensor]:
     """The results without LMS. Plans are forgotten, and the statistics are 0 after it."""
@@ -58,11 +49,7 @@ def expected() -> list[torch.Tensor]:
     gc.collect()
     torch.cuda.empty_cache()
     found = run(Program(), range(2 * PLACED))
-    torch.cuda.empty_cache()
-    torch.cuda.set_limit_lms(LIMIT)
-    torch.cuda.set_enabled_lms(True)
-    torch.cuda.reset_accumulated_memory_stats()
-    torch.cuda.reset_peak_memory_stats()
+    start_within(LIMIT)
     return found
 
 

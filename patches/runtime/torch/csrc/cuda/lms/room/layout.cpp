@@ -20,7 +20,6 @@ constexpr size_t kWindowsOfObstacles = 64; // that move the fewest bytes
 constexpr size_t kRanges = 400; // with more of them, a trial takes longer, and there are fewer
 
 constexpr size_t kNone = SIZE_MAX; // index
-constexpr size_t kUnlimited = size_t(1) << 44; // addresses behind the last page
 
 } // namespace
 

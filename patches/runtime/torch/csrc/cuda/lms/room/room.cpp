@@ -79,11 +79,7 @@ at::DataPtr Room::allocate(size_t bytes) {
   at::DataPtr placed;
   if (!small) {
     const Lock lock;
-    const auto piece = planned_ && managed ? planned_->piece_of_next(bytes) : std::nullopt;
-    if (piece) {
-      placed = take(*piece);
-      planned_->took(static_cast<bool>(placed));
-    }
+    placed = take_now(planned_ && managed ? planned_->piece_of_next(bytes) : std::nullopt);
     if (!placed) {
       request.source = source_of(make_room(bytes));
     }
@@ -141,13 +137,9 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
 // for the device.
 at::DataPtr Room::obtain(const Block& block) {
   const size_t bytes = block.size;
-  if (const auto piece = planned_ ? planned_->piece_of(block) : std::nullopt) {
-    at::DataPtr memory = take(*piece);
-    planned_->took(static_cast<bool>(memory));
-    if (memory) {
-      ++stats_.alloc_distribution[static_cast<size_t>(Source::FreeList)];
-      return memory;
-    }
+  if (at::DataPtr memory = take_now(planned_ ? planned_->piece_of(block) : std::nullopt)) {
+    ++stats_.alloc_distribution[static_cast<size_t>(Source::FreeList)];
+    return memory;
   }
   Request request{bytes, source_of(make_room(bytes))};
   for (;;) {
@@ -309,6 +301,16 @@ at::DataPtr Room::take(const Planned::Piece& piece) {
     limit_.allocated(piece.bytes);
     ++stats_.placed_count;
   }
+  return memory;
+}
+
+// The same for a piece that is needed at once, if the plan wants one.
+at::DataPtr Room::take_now(const std::optional<Planned::Piece>& piece) {
+  if (!piece) {
+    return at::DataPtr();
+  }
+  at::DataPtr memory = take(*piece);
+  planned_->took(static_cast<bool>(memory));
   return memory;
 }
 

@@ -16,6 +16,7 @@
 #include <torch/csrc/cuda/lms/room/steering.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace torch::cuda::lms {
@@ -144,6 +145,7 @@ class Room {
   int make_room(size_t bytes);
   void make_piece(size_t request, size_t reserved);
   at::DataPtr take(const Planned::Piece& piece);
+  at::DataPtr take_now(const std::optional<Planned::Piece>& piece);
   bool vacate(const Planned::Piece& piece);
   at::DataPtr obtain(const Block& block);
   void fetch(Block& block);

@@ -9,6 +9,8 @@
 
 namespace torch::cuda::lms {
 
+constexpr size_t kUnlimited = size_t(1) << 44; // addresses behind the last page
+
 // Blocks by address.
 using Blocks = std::map<size_t, Block*>;
 

@@ -13,8 +13,6 @@ namespace torch::cuda::lms {
 
 namespace {
 
-constexpr size_t kEndless = size_t(1) << 44; // addresses behind the last page
-
 size_t address_of(const at::DataPtr& memory) {
   return reinterpret_cast<size_t>(memory.get());
 }
@@ -28,7 +26,12 @@ struct Hole {
 };
 using Holes = std::vector<Hole>;
 
-// In the native allocator's order.
+// The native allocator's order.
+bool smaller(const Hole& a, const Hole& b) {
+  return std::make_pair(a.size, a.begin) < std::make_pair(b.size, b.begin);
+}
+
+// In that order.
 Holes holes(
     const std::vector<compat::cca::SegmentInfo>& segments,
     c10::DeviceIndex device,
@@ -41,7 +44,7 @@ Holes holes(
     }
     if (behind != 0) {
       found.back().reach =
-          segment.address > behind ? segment.address - found.back().begin : kEndless;
+          segment.address > behind ? segment.address - found.back().begin : kUnlimited;
     }
     std::vector<Range> ranges;
     append_ranges(segment, {}, ranges);
@@ -53,11 +56,9 @@ Holes holes(
     behind = segment.is_expandable && ranges.back().free ? ranges.back().end() : 0;
   }
   if (behind != 0) {
-    found.back().reach = kEndless;
+    found.back().reach = kUnlimited;
   }
-  std::sort(found.begin(), found.end(), [](const Hole& a, const Hole& b) {
-    return std::make_pair(a.size, a.begin) < std::make_pair(b.size, b.begin);
-  });
+  std::sort(found.begin(), found.end(), smaller);
   return found;
 }
 
@@ -110,19 +111,13 @@ bool Steering::clear(const Planned::Piece& piece, std::vector<Loan>& others) con
     if (!prefer(before) || !take(choice(free, before), before)) {
       return false;
     }
-    Hole rest = *choice(free, before);
-    free.erase(choice(free, before));
+    const auto first = choice(free, before);
+    Hole rest = *first;
+    free.erase(first);
     rest.begin += before;
     rest.size -= before;
     rest.reach -= before;
-    free.insert(
-        std::find_if(
-            free.begin(),
-            free.end(),
-            [&rest](const Hole& hole) {
-              return std::make_pair(rest.size, rest.begin) < std::make_pair(hole.size, hole.begin);
-            }),
-        rest);
+    free.insert(std::lower_bound(free.begin(), free.end(), rest, smaller), rest);
   }
   return prefer(piece.bytes);
 }
