@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kNone = -1; // offset
 constexpr size_t kMost = 4096; // spans; for more, the effort is not worth it
-constexpr size_t kEffort = 20'000'000; // neighbours that are looked at; some 100 ms
+constexpr size_t kEffort = 16'000'000; // neighbours that are looked at; some 100 ms
 
 bool together(const Span& a, const Span& b, int64_t period) {
   const auto meet = [](const Span& x, const Span& y, int64_t shift) {
@@ -69,36 +69,44 @@ class Packer {
   // the same orders come back.
   bool search(size_t effort) {
     std::minstd_rand chance;
+    size_t place = 0; // in the order: those before it have offsets
+    forget(place);
     while (effort > 0) {
-      size_t failed = 0;
-      if (place_all(effort, failed)) {
+      const size_t failed = find(place, effort);
+      if (failed == order_.size()) {
         return true;
       }
       if (failed == 0) {
         return false; // it does not fit alone
       }
-      const auto first = order_.begin() + static_cast<std::ptrdiff_t>(chance() % failed);
+      place = chance() % failed;
+      forget(place);
+      const auto first = order_.begin() + static_cast<std::ptrdiff_t>(place);
       const auto last = order_.begin() + static_cast<std::ptrdiff_t>(failed);
       std::rotate(first, last, last + 1);
     }
     return false;
   }
 
-  // Returns false if the span at place `failed` of the order finds no offset.
-  bool place_all(size_t& effort, size_t& failed) {
-    for (const size_t i : order_) {
-      offsets_[i] = kNone;
+  void forget(size_t from) {
+    for (size_t place = from; place < order_.size(); ++place) {
+      offsets_[order_[place]] = kNone;
     }
-    for (failed = 0; failed < order_.size(); ++failed) {
-      const size_t i = order_[failed];
+  }
+
+  // Finds offsets from this place of the order on. Returns the place of the first span that has
+  // none, or the number of spans.
+  size_t find(size_t from, size_t& effort) {
+    for (size_t place = from; place < order_.size(); ++place) {
+      const size_t i = order_[place];
       effort -= std::min(effort, neighbours_[i].size() + 1);
       const int64_t offset = lowest(i);
       if (offset + spans_[i].bytes > limit_) {
-        return false;
+        return place;
       }
       offsets_[i] = offset;
     }
-    return true;
+    return order_.size();
   }
 
   int64_t lowest(size_t i) {
