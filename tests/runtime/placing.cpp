@@ -1,6 +1,7 @@
 // Ends iterations, and prints for each whether its plan had places: yes (p) or no (n). Arguments:
 // the seconds that iterations take without places and with them, whether requests fail without
-// them, and "none" if there are no places.
+// them, "none" if there are no places, and how each of the nine iterations moves blocks: it copies
+// (c), or it compresses (z), which takes half of the time.
 
 #include <torch/csrc/cuda/lms/follow/placing.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 
 using torch::cuda::lms::Placing;
+using torch::cuda::lms::Trial;
 
 int main(int, char** arguments) {
   Placing placing;
@@ -19,10 +21,13 @@ int main(int, char** arguments) {
       placing.none();
       continue;
     }
-    const double seconds = std::atof(arguments[places ? 2 : 1]);
+    const bool compresses = arguments[5][k] == 'z';
+    const Trial::Way way = compresses ? Trial::Way::Plan : Trial::Way::Copy;
+    const double seconds =
+        std::atof(arguments[places ? 2 : 1]) * (compresses ? 0.5 : 1) + 0.001 * (k % 3);
     const bool fails = !places && std::atoi(arguments[3]) != 0 && k > 1;
     // Plans are of another kind exactly when the answer changes.
-    if (placing.took(seconds + 0.001 * (k % 3), places, fails) != (placing.wanted() != places)) {
+    if (placing.took(way, seconds, places, fails) != (placing.wanted() != places)) {
       std::putchar('!');
     }
   }

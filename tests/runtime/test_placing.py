@@ -10,14 +10,23 @@ program = program_of("placing")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fails", "places", "used"),
+    ("seconds", "fails", "places", "ways", "used"),
     [
-        (("1", "0.8"), "0", "some", "nnnnnnnnn"),
-        (("1", "0.8"), "1", "some", "nnnpppppp"),
-        (("1", "1.2"), "1", "some", "nnnppppnn"),
-        (("1", "0.8"), "1", "none", "nnnpnnnnn"),
+        (("1", "0.8"), "0", "some", "ccccccccc", "nnnnnnnnn"),
+        (("1", "0.8"), "1", "some", "ccccccccc", "nnnpppppp"),
+        (("1", "1.2"), "1", "some", "ccccccccc", "nnnpppnnn"),
+        (("1", "0.8"), "1", "none", "ccccccccc", "nnnpnnnnn"),
+        (("1", "0.8"), "1", "some", "cczcccccc", "nnnpppppp"),
+        (("1", "1.2"), "1", "some", "ccccczzcc", "nnnpppppn"),
     ],
-    ids=["nothing fails", "faster", "slower", "no places"],
+    ids=[
+        "nothing fails",
+        "faster",
+        "slower",
+        "no places",
+        "faster than without in the same way",
+        "slower than without in the same way",
+    ],
 )
-def test_places_are_kept_if_they_help(program, seconds, fails, places, used):
-    assert run_cxx(program, *seconds, fails, places) == used
+def test_places_are_kept_if_they_help(program, seconds, fails, places, ways, used):
+    assert run_cxx(program, *seconds, fails, places, ways) == used

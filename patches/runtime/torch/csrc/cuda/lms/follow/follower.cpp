@@ -431,7 +431,7 @@ void Follower::take_plan() {
       places.bytes(),
       static_cast<long>(places.load()));
   if (plan.problem.empty() && !places && script.placing().wanted()) {
-    if (!script.places()) {
+    if (!script.places() || script.places().bytes() > script.placing().most()) {
       script.placing().none();
       script.begin_anew();
       return;
@@ -522,7 +522,7 @@ std::optional<Planning::Blocks> Follower::blocks_of(Script& script) const {
   if (!script.placing().wanted()) {
     return std::nullopt;
   }
-  Planning::Blocks blocks{script.lives(), script.links(), {}, {}};
+  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, script.placing().most()};
   for (const Seen::Of& seen : script.seen().blocks) {
     blocks.stay.push_back(seen.stays);
   }
@@ -577,7 +577,8 @@ void Follower::time(bool followed) {
       }
     }
     Placing& placing = lap.script->placing();
-    if (lap.part > 0 && lap.script->linked() && placing.took(seconds, lap.placed, lap.failed)) {
+    if (lap.part > 0 && lap.script->linked() &&
+        placing.took(lap.way, seconds, lap.placed, lap.failed)) {
       lap.script->begin_anew();
     }
     if (lap.placed != placing.wanted()) {
@@ -669,15 +670,16 @@ void Follower::follow(Script& script) {
 // is in its place.
 void Follower::lay_out(Script& script) {
   const size_t bytes = script.places().bytes();
-  if (bytes == 0 || !room_.may_move()) {
+  Placing& placing = script.placing();
+  if (bytes == 0 || bytes > placing.most() || !room_.may_move()) {
     return;
   }
   const bool lost = region_ != 0 && missed_ > had_;
   if (region_ != 0 && bytes <= region_bytes_ && script.laid_out() && !lost) {
     return;
   }
-  if ((lost || region_ == 0) && !script.placing().lost()) {
-    if (script.placing().none()) {
+  if ((lost || region_ == 0) && !placing.lost()) {
+    if (placing.none()) {
       script.begin_anew();
     }
     return;
@@ -685,6 +687,10 @@ void Follower::lay_out(Script& script) {
   region_ = room_.lay_out(bytes, script.needs_more());
   region_bytes_ = region_ != 0 ? bytes : 0;
   script.lay_out();
+  if (region_ == 0) {
+    placing.too_large(bytes, room_.largest_piece());
+    script.begin_anew();
+  }
 }
 
 std::optional<Planned::Piece> Follower::piece(uint32_t number, size_t bytes) const {

@@ -1,6 +1,11 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/follow/trial.h>
+
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 
 namespace torch::cuda::lms {
@@ -14,19 +19,23 @@ class Placing {
     return state_ == State::Tried || state_ == State::Kept;
   }
 
-  // An iteration took this number of seconds with a plan, with places or without. `failed` says
-  // whether a request failed at first. Returns whether plans are of another kind from now on.
-  bool took(double seconds, bool with_places, bool failed) {
+  // An iteration took this number of seconds with a plan, with places or without, and moved blocks
+  // in this way. `failed` says whether a request failed at first. Returns whether plans are of
+  // another kind from now on.
+  bool took(Trial::Way way, double seconds, bool with_places, bool failed) {
     if (!with_places) {
-      without_ = std::min(without_, seconds);
+      double& least = without_[static_cast<size_t>(way)];
+      least = std::min(least, seconds);
       if (state_ == State::Unknown && failed) {
         state_ = State::Tried;
         return true;
       }
-    } else if (state_ == State::Tried) {
+    } else if (state_ == State::Tried && (iterations_ == 0 || way == way_)) {
+      way_ = way;
       with_ = std::min(with_, seconds);
       if (++iterations_ == kIterations) {
-        state_ = with_ <= without_ ? State::Kept : State::GivenUp;
+        const double without = without_[static_cast<size_t>(way)];
+        state_ = with_ <= without ? State::Kept : State::GivenUp;
         return state_ == State::GivenUp;
       }
     }
@@ -48,18 +57,32 @@ class Placing {
     return ++losses_ <= kLosses;
   }
 
+  // Bytes that places may have.
+  size_t most() const {
+    return most_;
+  }
+  // Memory for places that have this number of bytes could not be had. There is memory for `left`
+  // bytes in one piece.
+  void too_large(size_t bytes, size_t left) {
+    most_ = std::min(left, bytes - 1);
+  }
+
  private:
   enum class State { Unknown, Tried, Kept, GivenUp };
 
-  static constexpr unsigned kIterations = 4; // with places, whose least time counts
+  // With places, whose least time counts: no more than a trial has of one way, because a way that
+  // compresses says nothing about one that copies.
+  static constexpr unsigned kIterations = Trial::kIterations;
   static constexpr unsigned kLosses = 4;
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
   State state_ = State::Unknown;
-  double without_ = kUnknown; // seconds, the least
-  double with_ = kUnknown;
+  std::array<double, 3> without_{kUnknown, kUnknown, kUnknown}; // seconds, the least, by way
+  double with_ = kUnknown; // seconds, the least
+  Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
   unsigned iterations_ = 0; // with places
   unsigned losses_ = 0;
+  size_t most_ = SIZE_MAX;
 };
 
 } // namespace torch::cuda::lms

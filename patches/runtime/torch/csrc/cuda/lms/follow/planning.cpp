@@ -2,6 +2,7 @@
 
 #include <torch/csrc/cuda/lms/plan/planner.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -42,16 +43,22 @@ plan::Plan Planning::plan() const {
 void Planning::make() {
   constexpr int kSteps = 8; // of a hundredth of the limit each
   places_ = Places();
+  const int64_t limit = machine_.limit;
+  int64_t room = 0;
+  if (blocks_) {
+    const int64_t besides = trace_.unmanaged + blocks_->lives.without_place(blocks_->stay);
+    // Places are somewhat larger than their blocks. A plan leaves more than that of what PyTorch
+    // may take.
+    room = limit + limit / 200 - besides;
+    if (blocks_->most < static_cast<size_t>(std::max<int64_t>(room, 0))) {
+      room = static_cast<int64_t>(blocks_->most);
+      machine_.limit = std::min(limit, room + besides);
+    }
+  }
   plan_ = plan();
-  if (!blocks_ || !plan_.problem.empty()) {
+  if (!blocks_) {
     return;
   }
-  const int64_t limit = machine_.limit;
-  // Places are somewhat larger than their blocks. A plan leaves more than that of what PyTorch may
-  // take.
-  const int64_t grains = limit / 200;
-  const int64_t room =
-      limit + grains - trace_.unmanaged - blocks_->lives.without_place(blocks_->stay);
   for (int step = 0; step <= kSteps && plan_.problem.empty(); ++step) {
     places_ =
         Places(blocks_->lives, plan_.moves, blocks_->links, blocks_->stay, blocks_->rest, room);
@@ -61,8 +68,10 @@ void Planning::make() {
     machine_.limit -= limit / 100;
     plan_ = plan();
   }
-  machine_.limit = limit;
-  plan_ = plan();
+  if (machine_.limit != limit) {
+    machine_.limit = limit;
+    plan_ = plan();
+  }
 }
 
 std::pair<plan::Plan, Places> Planning::take() {

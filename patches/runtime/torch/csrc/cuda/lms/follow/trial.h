@@ -20,6 +20,8 @@ class Trial {
     Plan // a plan that counts on that
   };
 
+  static constexpr unsigned kIterations = 3; // of each way; their least time counts
+
   // While it is not over, the way that is timed; then the way that is kept.
   Way way() const {
     return way_;
@@ -52,7 +54,6 @@ class Trial {
   }
 
  private:
-  static constexpr unsigned kIterations = 3; // of each way; their least time counts
   static constexpr double kFaster = 0.99; // of the time; less is noise
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
 

@@ -99,6 +99,10 @@ size_t Cap::left(size_t reserved) const {
   return most - std::min(most, reserved);
 }
 
+size_t Cap::largest(size_t reserved) const {
+  return left(reserved) / (2 * kMib) * (2 * kMib);
+}
+
 bool Cap::admits(size_t reserved, size_t request) const {
   return segment(request) <= left(reserved);
 }

@@ -61,6 +61,9 @@ class Cap {
   // is reserved.
   size_t left(size_t reserved) const;
 
+  // Bytes of the largest request for which it may.
+  size_t largest(size_t reserved) const;
+
   // Whether the native allocator tries to take memory from the device for a request. It compares
   // all of the request's bytes with the limit, even if some of them have pages already.
   bool admits(size_t reserved, size_t request) const;

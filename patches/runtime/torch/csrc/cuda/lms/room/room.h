@@ -74,6 +74,10 @@ class Room {
   // there are none. With `exceeds`, the limit gives way to them, until this is called again. Waits
   // for the device, and pauses the mutex. Does not throw.
   size_t lay_out(size_t bytes, bool exceeds);
+  // Bytes of the largest piece that lay_out() might have found.
+  size_t largest_piece() {
+    return limit_.cap().largest(reserved_bytes());
+  }
 
   // Pages out idle blocks until this number of bytes is paged out; by default all of them. Returns
   // the number of bytes. Can pause the mutex.
