@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import MIB, SMALL
+from hardware import simulated
 from releases import since, size_of
 from tensors import evict, floats, managed, pattern, stat
 from torch import nn
@@ -199,6 +200,25 @@ def test_times_only_grow(tmp_path):
         assert len(times) > 1
         assert times == sorted(times)
     assert len(kinds(trace, "operator")) == 100
+
+
+@simulated
+def test_the_time_in_which_the_host_looks_for_memory_is_no_operators(device, tmp_path):
+    x = managed(pattern(1))
+    device.hold("cudaMalloc", seconds=0.2)
+    with torch.cuda.lms.record(tmp_path / "trace.json"):
+        x.add_(1)
+        y = torch.zeros(floats(24), device="cuda")
+        x.add_(1)
+        z = torch.zeros(floats(24), device="cuda")
+    device.release("cudaMalloc")
+    trace = trace_of(tmp_path / "trace.json")
+    for end in kinds(trace, "resumed"):
+        begin = trace["events"][trace["events"].index(end) - 1]
+        assert begin[0] == "stalled"
+        assert end[2] - begin[2] > 100e6
+    assert len(kinds(trace, "resumed")) == 2
+    del y, z
 
 
 def test_what_is_paged_out_is_used_all_the_same(tmp_path):

@@ -43,6 +43,7 @@ void Recorder::start(bool timed, bool again) {
   blocks_ = 0;
   unit_ = 0;
   last_mark_ = 0;
+  preparing_ = false;
   ++number_;
   began_ = std::chrono::steady_clock::now();
   timed_ = timed;
@@ -133,7 +134,26 @@ void Recorder::step(uint32_t optimizer) {
   }
 }
 
+void Recorder::prepares(cudaStream_t stream) {
+  if (preparing_) {
+    return;
+  }
+  const size_t marks = recording_.marks_.size();
+  add_mark(stream, TraceEvent::Kind::Stalled);
+  preparing_ = recording_.marks_.size() > marks;
+}
+
+void Recorder::prepared(cudaStream_t stream) {
+  if (!std::exchange(preparing_, false)) {
+    return;
+  }
+  if (now() >= last_mark_ + kBetweenMarks) {
+    add_mark(stream, TraceEvent::Kind::Resumed); // else nothing has waited for the host
+  }
+}
+
 void Recorder::mark(cudaStream_t stream) {
+  preparing_ = false; // the request failed
   if (on_ && (recording_.marks_.empty() || now() >= last_mark_ + kBetweenMarks)) {
     add_mark(stream, TraceEvent::Kind::Mark);
   }

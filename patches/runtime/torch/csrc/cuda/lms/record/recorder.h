@@ -96,11 +96,19 @@ class Recorder {
   }
   // The stream is going to wait for a transfer, or has queued the wait.
   void stalls(cudaStream_t stream) {
-    add_mark(stream, TraceEvent::Kind::Stalled);
+    if (!preparing_) {
+      add_mark(stream, TraceEvent::Kind::Stalled);
+    }
   }
   void resumes(cudaStream_t stream) {
-    add_mark(stream, TraceEvent::Kind::Resumed);
+    if (!preparing_) {
+      add_mark(stream, TraceEvent::Kind::Resumed);
+    }
   }
+  // The host looks for memory for an operator, or has some. If that takes so long that the device
+  // has nothing to do, the operator itself is not slower.
+  void prepares(cudaStream_t stream);
+  void prepared(cudaStream_t stream);
 
  private:
   void add(TraceEvent::Kind kind, uint32_t block, uint64_t value, uint16_t name = 0);
@@ -115,6 +123,7 @@ class Recorder {
   uint32_t blocks_ = 0;
   uint64_t unit_ = 0;
   uint64_t last_mark_ = 0; // nanoseconds since the recording began
+  bool preparing_ = false; // between prepares() and prepared(); the next mark ends it, too
   std::chrono::steady_clock::time_point began_;
   Recording recording_;
   std::vector<std::string> names_{std::string()};

@@ -27,6 +27,15 @@ struct Recorders {
     own.resumes(stream);
     users.resumes(stream);
   }
+  // Around the search for memory for an operator.
+  void prepares(cudaStream_t stream) {
+    users.prepares(stream);
+    own.prepares(stream);
+  }
+  void prepared(cudaStream_t stream) {
+    own.prepared(stream);
+    users.prepared(stream);
+  }
 };
 
 } // namespace torch::cuda::lms

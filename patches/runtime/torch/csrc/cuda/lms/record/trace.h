@@ -25,8 +25,9 @@ struct TraceEvent {
     // `value` is the device's time, in nanoseconds since the recording's first mark, at which the
     // work before this event was done on the stream that was current.
     Mark,
-    // The stream starts to wait for a transfer, or has waited for it: no operator ran between these
-    // two events. `value` is a time as that of a mark.
+    // The stream starts to wait for a transfer, or the host to look for memory, and has done so: no
+    // operator ran between these two events. The second is left out if that took no time. `value`
+    // is a time as that of a mark.
     Stalled,
     Resumed,
   };

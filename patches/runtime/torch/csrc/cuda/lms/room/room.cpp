@@ -79,6 +79,7 @@ at::DataPtr Room::allocate(size_t bytes) {
   at::DataPtr placed;
   if (!small) {
     const Lock lock;
+    prepares(stream.stream());
     placed = take_now(planned_ && managed ? planned_->piece_of_next(bytes) : std::nullopt);
     if (!placed) {
       request.source = source_of(make_room(bytes));
@@ -94,6 +95,7 @@ at::DataPtr Room::allocate(size_t bytes) {
         return memory;
       }
       const Lock lock;
+      prepared(stream.stream());
       mover_.taken(memory.get(), bytes);
       if (!managed) {
         keep_to_limit();
@@ -113,6 +115,7 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
   const bool large = FreedMemory::knows(bytes);
   if (large || keeps_to_limit()) {
     const Lock lock;
+    prepares(stream);
     make_room(bytes);
   }
   for (;;) {
@@ -120,6 +123,7 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
     try {
       void* const memory = native_.raw_allocate(bytes, stream);
       const Lock lock;
+      prepared(stream);
       mover_.taken(memory, bytes);
       if (large) {
         recorders_.workspace(bytes);
@@ -137,7 +141,10 @@ void* Room::allocate_raw(size_t bytes, cudaStream_t stream) {
 // for the device.
 at::DataPtr Room::obtain(const Block& block) {
   const size_t bytes = block.size;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_).stream();
+  prepares(stream);
   if (at::DataPtr memory = take_now(planned_ ? planned_->piece_of(block) : std::nullopt)) {
+    prepared(stream);
     ++stats_.alloc_distribution[static_cast<size_t>(Source::FreeList)];
     return memory;
   }
@@ -146,6 +153,7 @@ at::DataPtr Room::obtain(const Block& block) {
     request.cap = limit_.cap().changes();
     try {
       at::DataPtr memory = native_.allocate(bytes);
+      prepared(stream);
       try {
         served(request.source);
       } catch (const c10::Error&) {
@@ -156,6 +164,21 @@ at::DataPtr Room::obtain(const Block& block) {
     } catch (const c10::OutOfMemoryError& error) {
       retry(error, request);
     }
+  }
+}
+
+// Around the search for memory. What is captured has no times.
+void Room::prepares(cudaStream_t stream) {
+  if (recorders_.timed() && !pools_.capturing()) {
+    const c10::cuda::CUDAGuard guard(device_);
+    recorders_.prepares(stream);
+  }
+}
+
+void Room::prepared(cudaStream_t stream) {
+  if (recorders_.timed() && !pools_.capturing()) {
+    const c10::cuda::CUDAGuard guard(device_);
+    recorders_.prepared(stream);
   }
 }
 

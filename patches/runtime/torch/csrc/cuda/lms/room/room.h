@@ -149,6 +149,8 @@ class Room {
   int make_room(size_t bytes);
   void make_piece(size_t request, size_t reserved);
   at::DataPtr take(const Planned::Piece& piece);
+  void prepares(cudaStream_t stream);
+  void prepared(cudaStream_t stream);
   at::DataPtr take_now(const std::optional<Planned::Piece>& piece);
   bool vacate(const Planned::Piece& piece);
   at::DataPtr obtain(const Block& block);
