@@ -527,7 +527,8 @@ def compile_kernel(device: Any, source: str) -> list[Any]:
     count = int.from_bytes(device.read(memory.value, 4), "little")
     assert nvrtc.cuModuleUnload(module) == 0
     results.append(launch(kernel, memory))
-    return [compiled, results, count, device.live()["modules"], device.launches()]
+    state = [device.live()["modules"], device.launches(), device.thread_blocks()]
+    return [compiled, results, count, *state]
 
 
 KERNEL = """
@@ -544,10 +545,11 @@ extern "C" __global__ void count(int* number, int step) {
 
 @OLD
 def test_kernels_run_on_the_cpu() -> None:
-    compiled, results, count, modules, launches = run_sim(compile_kernel, KERNEL)
+    compiled, results, count, modules, launches, blocks = run_sim(compile_kernel, KERNEL)
     assert (compiled, count, modules) == (0, 10, 0)
     assert results == [0, 700, 719, 719]
     assert launches == {"unknown kernel": 2}
+    assert blocks == {"count": 5}
 
 
 @OLD

@@ -175,10 +175,16 @@ SIMCUDA_API const char* simcuda_launches() {
   return lines(state().launches);
 }
 
+SIMCUDA_API const char* simcuda_thread_blocks() {
+  const Lock lock(state().mutex);
+  return lines(state().thread_blocks);
+}
+
 SIMCUDA_API void simcuda_reset_counts() {
   const Lock lock(state().mutex);
   state().calls.reset_counts();
   state().launches.clear();
+  state().thread_blocks.clear();
 }
 
 // Memory, and live streams and events.

@@ -1,4 +1,5 @@
 // Driver API: modules, and launches of their kernels, which run on the CPU (cpu_kernels.h).
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -151,6 +152,12 @@ SIMCUDA_API cudaError_t cuLaunchKernel(
     if (stream == nullptr || stream->device != owner->second->device ||
         this_thread().device != stream->device)
       return cudaErrorInvalidResourceHandle;
+    for (const auto& [name, known] : owner->second->kernels) {
+      if (&known == kernel) {
+        long& most = machine.thread_blocks[name];
+        most = std::max<long>(most, blocks);
+      }
+    }
     machine.begin_operation(*stream);
     const KernelHooks hooks{stream, view, touch, used, trap};
     work = kernel->prepare(&hooks, parameters);

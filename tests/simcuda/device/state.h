@@ -46,6 +46,7 @@ class State {
   VectorClock host_clock;
 
   std::map<std::string, long> launches; // kernel name -> launches
+  std::map<std::string, long> thread_blocks; // kernel of a module -> the most of one launch
   std::unordered_map<const void*, const char*> kernel_names; // host stub -> kernel name
   std::map<uint64_t, Capture> captures;
   uint64_t next_capture = 1;

@@ -28,7 +28,7 @@ class Device:
         self._names: dict[str, bytes] = {}  # the race checker keeps their addresses
         self.overridden = overridden
         """How many CUDA operators got their CPU semantics."""
-        for name in ("race_report", "counts", "launches"):
+        for name in ("race_report", "counts", "launches", "thread_blocks"):
             getattr(runtime, f"simcuda_{name}").restype = ctypes.c_char_p
         live = ("live_streams", "live_events", "live_modules")
         for name in ("used", "host_bytes", "host_ranges", *live):
@@ -205,6 +205,10 @@ class Device:
     def launches(self) -> dict[str, int]:
         """Kernels that were launched, which fails: the operators that have no CPU semantics."""
         return _parse_counts(self._runtime.simcuda_launches())
+
+    def thread_blocks(self) -> dict[str, int]:
+        """The most thread blocks that a launch had of each kernel of a module."""
+        return _parse_counts(self._runtime.simcuda_thread_blocks())
 
     def reset_counts(self) -> None:
         self._runtime.simcuda_reset_counts()
