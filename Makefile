@@ -63,6 +63,7 @@ matrix: $(VENV)/.installed-dev ## Check, build and test every tag with a wheel; 
 
 nightly: $(VENV)/.installed-dev ## Compile what the hooks change; run PROGRAMS random programs (10000) on three tags; follow links: hours
 	$(BIN)/python ci/syntax.py --debian
+	$(BIN)/python ci/headers.py
 	$(BIN)/python ci/torch_tests.py --programs $(PROGRAMS)
 	$(BIN)/python ci/docs.py --links
 

@@ -43,6 +43,12 @@ class Target:
         """Such as "cp312"."""
         return "cp" + self.python.replace(".", "")
 
+    @property
+    def abi_tag(self) -> str:
+        """Such as "cp312"; before Python 3.8 such as "cp37m"."""
+        major, minor = map(int, self.python.split(".")[:2])
+        return self.python_tag + ("m" if (major, minor) < (3, 8) else "")
+
 
 def platforms(architecture: str) -> list[str]:
     """Linux platform tags that the official wheels use, newest system first."""
@@ -84,7 +90,7 @@ def download(
         "--implementation",
         "cp",
         "--abi",
-        target.python_tag,
+        target.abi_tag,
         *(f"--platform={name}" for name in platforms(target.architecture)),
         _without_cpu(requirement),
     ]

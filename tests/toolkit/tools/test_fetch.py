@@ -340,3 +340,10 @@ def test_a_package_is_unpacked_with_its_mode_bits(offline: None, tmp_path: Path)
     assert (found.path / "nvidia/cu13/include/cuda_runtime_api.h").is_file()
     assert (found.path / "nvidia/cu13/lib/libcudart.so.13").stat().st_mode & 0o777 == 0o755
     assert fetch_package(CUDA, TARGET, tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("python", "tag"), [("3.12", "cp312"), ("3.8", "cp38"), ("3.7", "cp37m"), ("3.5", "cp35m")]
+)
+def test_the_abi_of_a_python(python: str, tag: str) -> None:
+    assert Target(python=python, architecture=MACHINE).abi_tag == tag

@@ -25,6 +25,7 @@ struct DeviceStats {
   Stat segment[1]; // only `allocated` is known
   Stat allocated_bytes[1]; // only `current` is known
   Stat reserved_bytes[1]; // likewise
+  int64_t num_alloc_retries = 0; // not known
 };
 
 struct BlockInfo {

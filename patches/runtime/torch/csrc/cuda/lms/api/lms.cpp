@@ -49,7 +49,7 @@ c10::StorageImpl& storage_of(void* address) {
 
 // A reference for a call that may page the storage in. It is taken and dropped without the mutex:
 // if the storage's only owner is its Python object, the second reference takes the GIL, as does
-// giving it up.
+// giving it up. PyTorch 1.1 takes what a constant reference refers to for constant, too.
 compat::StrongStorage hold(void* address) {
   auto* const storage = static_cast<c10::StorageImpl*>(address);
   c10::raw::intrusive_ptr::incref(storage);
@@ -197,7 +197,7 @@ int lms_reset_accumulated_stats(int device) {
 
 int lms_hold(void* address) {
   return checked([&] {
-    const compat::StrongStorage held = hold(address);
+    compat::StrongStorage held = hold(address);
     c10::StorageImpl& storage = *held;
     const Lock lock;
     if (!Runtime::get().settings.enabled || storage.device_type() != c10::DeviceType::CUDA) {
@@ -223,7 +223,7 @@ int lms_release(void* address) {
 int lms_take_address(void* address, int lasting) {
   return checked([&] {
     if (Runtime::get().settings.enabled) {
-      const compat::StrongStorage held = hold(address);
+      compat::StrongStorage held = hold(address);
       Guard::address_taken(*held, /*write=*/true, lasting != 0);
     } else if (lasting != 0) {
       // At once, because another thread may turn LMS on.
