@@ -16,7 +16,7 @@ pytestmark = [since((2, 1), "hooks of all optimizers"), pytest.mark.usefixtures(
 
 LIMIT = 26 * MIB
 SIZES = (3, 2, 5, 1.5, 2.5, 4, 2)  # MiB; that no two are the same keeps free memory in pieces
-PLACED = 20  # iterations after which plans have places, and all blocks are in theirs
+PLACED = 30  # iterations after which plans have places, and all blocks are in theirs
 
 
 class Program:
