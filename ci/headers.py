@@ -21,11 +21,11 @@ from tempfile import TemporaryDirectory
 from lmsbuild.errors import LmsbuildError
 from lmsbuild.native.compile import RUNTIME_SOURCES
 from lmsbuild.native.toolchain import find_compiler
-from lmsbuild.patchset.apply_hunks import apply_file_patch
 from lmsbuild.patchset.runtime import lay_out
 from lmsbuild.patchset.series import load_hooks
 from lmsbuild.registry import Tag, load_registry
 from lmsbuild.resources import patches_dir
+from lmsbuild.wheel.patch_python import apply_hook
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def errors(tag: Tag, against: syntax.Against, patches: Path) -> dict[str, tuple[str, ...]]:
     """The compiler's first errors for each C++ file of the runtime, by its path in the tree.
 
-    Changes the headers of ``against``. Raises HunkError, or SeriesError for malformed patches.
+    Changes the headers of ``against``. Raises HookError for other headers, and SeriesError.
     """
     assert against.include is not None
     hook(tag, against.include, patches)
@@ -74,7 +74,7 @@ def hook(tag: Tag, include: Path, patches: Path) -> None:
         for patch in mail.files:
             header = include / patch.path
             if header.is_file():
-                header.write_bytes(apply_file_patch(patch, header.read_bytes()) or b"")
+                header.write_bytes(apply_hook(tag, mail, patch, header.read_bytes()) or b"")
 
 
 def report(tag: Tag, found: dict[str, tuple[str, ...]]) -> bool:

@@ -63,7 +63,7 @@ def patch_python(tag: Tag, patches: Path, read: Read) -> PythonPatch:
             if not _is_carried(patch, current):
                 skipped.append(patch.path)
                 continue
-            content = _apply(tag, hook, patch, None if patch.created else current(source))
+            content = apply_hook(tag, hook, patch, None if patch.created else current(source))
             if source != patch.path:
                 files[source] = None
             files[patch.path] = content
@@ -103,7 +103,11 @@ def _is_carried(patch: FilePatch, current: Read) -> bool:
     return not patch.created and current(patch.old_path or patch.path) is not None
 
 
-def _apply(tag: Tag, hook: Mail, patch: FilePatch, content: bytes | None) -> bytes | None:
+def apply_hook(tag: Tag, hook: Mail, patch: FilePatch, content: bytes | None) -> bytes | None:
+    """A file's content with what one hook changes in it; None for no file.
+
+    Raises HookError, which names hook, file and hunk.
+    """
     try:
         return apply_file_patch(patch, content)
     except HunkError as error:

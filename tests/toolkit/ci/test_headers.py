@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lmsbuild.errors import HookError
 from toolkit.helpers.ci_script import load
-from toolkit.helpers.fake_upstream import commit, git, make_tag
+from toolkit.helpers.fake_upstream import commit, git, make_tag, write_patches
 
 headers = load("headers")
 
@@ -35,13 +36,7 @@ def patches(tmp_path: Path) -> Path:
     for name in (STORAGE, "setup.py"):
         (source / name).write_text(HOOKED)
     commit(source, "lms: change it\n\nBecause a test wants it.")
-    hooks = f"--output-directory={patches / tag.hooks}"
-    git(source, "format-patch", "--quiet", "--full-index", hooks, "HEAD~1")
-    (patches / tag.hooks / "series").write_text("0001-lms-change-it.patch\n")
-    for name, text in RUNTIME.items():
-        path = patches / "runtime" / "torch/csrc/cuda/lms" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_patches(patches, tag, source, RUNTIME)
     return patches
 
 
@@ -77,5 +72,5 @@ def test_a_file_that_does_not_compile(
 
 def test_a_header_that_is_not_the_tags(patches: Path, against: object, tmp_path: Path) -> None:
     (tmp_path / "include" / STORAGE).write_text("struct Storage;\n")
-    with pytest.raises(ValueError, match="not what the hook expects"):
+    with pytest.raises(HookError, match="not what the hook expects"):
         headers.errors(make_tag(), against, patches)

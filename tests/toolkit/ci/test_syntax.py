@@ -10,7 +10,7 @@ import pytest
 
 from lmsbuild.registry import Tag
 from toolkit.helpers.ci_script import load
-from toolkit.helpers.fake_upstream import commit, git, make_tag, snapshot
+from toolkit.helpers.fake_upstream import commit, git, make_tag, snapshot, write_patches
 
 syntax = load("syntax")
 Kind = syntax.Kind
@@ -86,13 +86,7 @@ def make(tmp_path: Path, tag: Tag) -> Make:
             assert old in text
             (author / name).write_text(text.replace(old, new))
         commit(author, "lms: change it\n\nBecause a test wants it.")
-        hooks = f"--output-directory={patches / tag.hooks}"
-        git(author, "format-patch", "--quiet", "--full-index", hooks, "HEAD~1")
-        (patches / tag.hooks / "series").write_text("0001-lms-change-it.patch\n")
-        for name, text in RUNTIME.items():
-            path = patches / "runtime" / "torch/csrc/cuda/lms" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        write_patches(patches, tag, author, RUNTIME)
         return source, patches
 
     return make_them

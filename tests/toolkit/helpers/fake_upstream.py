@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lmsbuild import resources
+from lmsbuild.native.compile import RUNTIME_SOURCES
 from lmsbuild.registry import Tag, Verified
 
 VERSION = "9.8.7"
@@ -86,6 +87,19 @@ def snapshot(where: Path) -> dict[str, bytes]:
 
 def tree(where: Path) -> str:
     return git(where, "rev-parse", "HEAD^{tree}")
+
+
+def write_patches(patches: Path, tag: Tag, author: Path, runtime: dict[str, str]) -> None:
+    """The last commit of ``author`` as the tag's only hook, and the runtime's files."""
+    hooks = patches / tag.hooks
+    output = f"--output-directory={hooks}"
+    git(author, "format-patch", "--quiet", "--full-index", output, "HEAD~1")
+    names = sorted(path.name for path in hooks.glob("*.patch"))
+    (hooks / "series").write_text("".join(f"{name}\n" for name in names))
+    for name, text in runtime.items():
+        path = patches / "runtime" / RUNTIME_SOURCES / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def write_registry(patches: Path, tags: list[Tag]) -> None:
