@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import ON_HARDWARE, SMALL, start_within
 from hardware import simulated
+from layers import Layers
 from past import write_unseen
 from releases import since
 from simcuda.process import run_sim
@@ -438,38 +439,18 @@ def planned(
     return losses, counts
 
 
-class Layers:
-    """Three layers whose storages are large enough for 32 thread blocks each."""
-
-    def __init__(self) -> None:
-        self.weights = [pattern(8, start=k) * 1e-3 for k in range(3)]
-
-    def run(self) -> None:
-        kept = []
-        x = torch.ones(1, device="cuda")
-        for weight in self.weights:
-            y = torch.sin(weight + x)
-            kept.append((weight, y))
-            x = y.sum().reshape(1) * 1e-3
-        time.sleep(0.3)  # in which all transfers can end
-        while kept:
-            weight, y = kept.pop()
-            weight.sub_(torch.cos(y) * x, alpha=1e-4)
-            del weight, y
-        torch.cuda.lms.step()
-        torch.cuda.lms._wait_for_plans()
-
-
 @simulated
 @since((2, 1), "hooks of all optimizers")
 def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_plans):
     start_within(38 * MIB)
-    layers = Layers()
+    # Large enough for 32 thread blocks each; all transfers can end in between.
+    layers = Layers((8.0,) * 3, between=lambda: time.sleep(0.3))
     blocks = {True: 0, False: 0}
-    for _ in range(8):
+    for k in range(8):
         before = stat("planned_iterations")
         device.reset_counts()
-        layers.run()
+        layers.run(k)
+        torch.cuda.lms._wait_for_plans()
         planned = stat("planned_iterations") > before
         blocks[planned] = device.thread_blocks()["lms_unpack"]
     assert blocks[True] == 16
