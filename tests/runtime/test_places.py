@@ -9,38 +9,15 @@ import pytest
 import torch
 from conftest import MIB, start_within
 from hardware import simulated
+from layers import Layers
 from releases import since
-from tensors import evict, floats, pattern, stat
+from tensors import evict, floats, stat
 
 pytestmark = [since((2, 1), "hooks of all optimizers"), pytest.mark.usefixtures("kept_plans")]
 
 LIMIT = 26 * MIB
 SIZES = (3, 2, 5, 1.5, 2.5, 4, 2)  # MiB; that no two are the same keeps free memory in pieces
 PLACED = 30  # iterations after which plans have places, and all blocks are in theirs
-
-
-class Program:
-    """Layers whose activations have different sizes, each needed again in the backward pass."""
-
-    def __init__(self, sizes: tuple[float, ...] = SIZES) -> None:
-        self.weights = [pattern(size, start=k) * 1e-3 for k, size in enumerate(sizes)]
-
-    def run(self, start: int) -> torch.Tensor:
-        kept = []
-        x = torch.full((1,), float(start), device="cuda")
-        for weight in self.weights:
-            y = torch.sin(weight + x)
-            kept.append((weight, y))
-            x = y.sum().reshape(1) * 1e-3
-        total = torch.zeros(1, device="cuda")
-        while kept:
-            weight, y = kept.pop()
-            gradient = torch.cos(y) * x
-            weight.sub_(gradient, alpha=1e-4)
-            total = total + gradient.sum()
-            del weight, y, gradient
-        torch.cuda.lms.step()
-        return total
 
 
 @pytest.fixture
@@ -56,14 +33,14 @@ def expected() -> list[torch.Tensor]:
 
 @cache
 def without_lms() -> list[torch.Tensor]:
-    return run(Program(), range(2 * PLACED))
+    return run(Layers(SIZES), range(2 * PLACED))
 
 
 def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def run(program: Program, numbers: range) -> list[torch.Tensor]:
+def run(program: Layers, numbers: range) -> list[torch.Tensor]:
     found = []
     for k in numbers:
         found.append(program.run(k).cpu())
@@ -78,7 +55,7 @@ def retries() -> int:
 
 @simulated  # on a GPU, no request of this program need fail
 def test_each_block_gets_its_place(expected):
-    program = Program()
+    program = Layers(SIZES)
     found = run(program, range(PLACED))
     counts = torch.cuda.lms.stats()
     failed = retries()
@@ -99,7 +76,7 @@ def test_each_block_gets_its_place(expected):
 
 
 def test_places_whose_memory_was_given_back_are_made_again(expected):
-    program = Program()
+    program = Layers(SIZES)
     found = run(program, range(PLACED))
     evict()
     torch.cuda.empty_cache()
@@ -111,7 +88,7 @@ def test_places_whose_memory_was_given_back_are_made_again(expected):
 
 
 def test_places_that_are_lost_again_and_again_are_given_up(expected):
-    program = Program()
+    program = Layers(SIZES)
     found = run(program, range(PLACED))
     for k in range(PLACED, 2 * PLACED - 4):
         evict()
@@ -128,8 +105,13 @@ def test_places_for_which_there_is_no_memory_become_smaller(expected):
     with torch.cuda.stream(torch.cuda.Stream()):
         small = torch.zeros(1, device="cuda")
     start_within(LIMIT + 2 * MIB)
-    program = Program()
-    found = run(program, range(PLACED))
+    program = Layers(SIZES)
+    found = run(program, range(16))
+    placed = stat("placed_count")
+    found += run(program, range(16, 20))
+    # At once, not only when plans use so much less of the limit that they happen to fit.
+    assert stat("placed_count") - placed >= 4 * len(SIZES)
+    found += run(program, range(20, PLACED))
     placed = stat("placed_count")
     found += run(program, range(PLACED, 2 * PLACED))
     assert same(found, expected)
@@ -139,7 +121,7 @@ def test_places_for_which_there_is_no_memory_become_smaller(expected):
 
 def test_a_departure_from_a_plan_with_places(expected):
     other = torch.zeros(floats(1.5), device="cuda")
-    program = Program()
+    program = Layers(SIZES)
     found = run(program, range(PLACED))
     for k in range(PLACED, 2 * PLACED):
         if k % 5 == 0:
@@ -151,7 +133,7 @@ def test_a_departure_from_a_plan_with_places(expected):
 
 def test_no_places_if_no_request_fails(expected):
     """A block takes all of a segment, so that free memory is never in pieces."""
-    program = Program((10.0,) * 3)
+    program = Layers((10.0,) * 3)
     start_within(34 * MIB)
     run(program, range(PLACED))
     assert stat("planned_iterations") > 0

@@ -522,7 +522,8 @@ std::optional<Planning::Blocks> Follower::blocks_of(Script& script) const {
   if (!script.placing().wanted()) {
     return std::nullopt;
   }
-  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, script.placing().most()};
+  const auto most = static_cast<int64_t>(script.placing().most());
+  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, most};
   for (const Seen::Of& seen : script.seen().blocks) {
     blocks.stay.push_back(seen.stays);
   }

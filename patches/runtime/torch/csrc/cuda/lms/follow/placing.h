@@ -82,7 +82,7 @@ class Placing {
   Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
   unsigned iterations_ = 0; // with places
   unsigned losses_ = 0;
-  size_t most_ = SIZE_MAX;
+  size_t most_ = INT64_MAX;
 };
 
 } // namespace torch::cuda::lms

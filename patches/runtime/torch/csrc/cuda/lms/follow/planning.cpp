@@ -49,11 +49,8 @@ void Planning::make() {
     const int64_t besides = trace_.unmanaged + blocks_->lives.without_place(blocks_->stay);
     // Places are somewhat larger than their blocks. A plan leaves more than that of what PyTorch
     // may take.
-    room = limit + limit / 200 - besides;
-    if (blocks_->most < static_cast<size_t>(std::max<int64_t>(room, 0))) {
-      room = static_cast<int64_t>(blocks_->most);
-      machine_.limit = std::min(limit, room + besides);
-    }
+    room = std::min(limit + limit / 200 - besides, blocks_->most);
+    machine_.limit = std::min(limit, room + besides);
   }
   plan_ = plan();
   if (!blocks_) {

@@ -39,7 +39,7 @@ class Planning {
     std::vector<uint32_t> links; // see Script
     std::vector<bool> stay; // by number: it has no place
     std::vector<Places::Rest> rest;
-    size_t most; // bytes that places may have
+    int64_t most; // bytes that places may have
   };
   void start(
       plan::Trace trace,
