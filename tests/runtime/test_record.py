@@ -12,6 +12,7 @@ import torch
 from conftest import MIB, SMALL
 from hardware import simulated
 from releases import since, size_of
+from simcuda.process import run_sim
 from tensors import evict, floats, managed, pattern, stat
 from torch import nn
 
@@ -219,6 +220,55 @@ def test_the_time_in_which_the_host_looks_for_memory_is_no_operators(device, tmp
         assert end[2] - begin[2] > 100e6
     assert len(kinds(trace, "resumed")) == 2
     del y, z
+
+
+def memory_that_is_copied_first(device, path):
+    """Operators of 1 ms wait until memory for their results has been copied to the host.
+
+    Returns the milliseconds in which the device worked in an iteration of 28 operators, and in
+    which it waited.
+    """
+    import contextlib
+    import json
+
+    import torch
+
+    mib = 1 << 20
+    torch.cuda.set_limit_lms(40 * mib)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms.set_compression("off")
+    stream = torch.cuda.current_stream().cuda_stream
+    for k in range(3):
+        with torch.cuda.lms.record(path) if k == 2 else contextlib.nullcontext():
+            held = []
+            for value in range(14):
+                held.append(torch.full((mib,), float(value), device="cuda"))
+                device.takes(stream, 0, 1e-3, 20e-6)
+            while held:
+                held.pop().add_(1)
+                device.takes(stream, 0, 1e-3, 20e-6)
+            torch.cuda.lms.step()
+        torch.cuda.lms._wait_for_plans()
+        torch.cuda.synchronize()
+    with open(path) as file:
+        events = json.load(file)["events"]
+    passed = {"worked": 0, "waited": 0}
+    last = 0
+    for event in events:
+        if event[0] in ("mark", "stalled", "resumed"):
+            passed["waited" if event[0] == "resumed" else "worked"] += event[2] - last
+            last = event[2]
+    return [passed["worked"] / 1e6, passed["waited"] / 1e6]
+
+
+@simulated
+def test_the_time_in_which_memory_is_copied_to_the_host_is_no_operators(tmp_path):
+    # Nothing is computed or copied, so that the host issues a copy as fast as on a GPU.
+    options = {"timing": 1, "to_host": 400, "to_device": 400, "race": 0, "poison": 0, "bytes": 0}
+    path = str(tmp_path / "trace.json")
+    worked, waited = run_sim(memory_that_is_copied_first, path, mib=512, **options)
+    assert 28 <= worked < 29
+    assert waited > 40
 
 
 def test_what_is_paged_out_is_used_all_the_same(tmp_path):

@@ -141,14 +141,15 @@ void Recorder::prepares(cudaStream_t stream) {
   const size_t marks = recording_.marks_.size();
   add_mark(stream, TraceEvent::Kind::Stalled);
   preparing_ = recording_.marks_.size() > marks;
+  waits_ = false;
 }
 
 void Recorder::prepared(cudaStream_t stream) {
   if (!std::exchange(preparing_, false)) {
     return;
   }
-  if (now() >= last_mark_ + kBetweenMarks) {
-    add_mark(stream, TraceEvent::Kind::Resumed); // else nothing has waited for the host
+  if (waits_ || now() >= last_mark_ + kBetweenMarks) {
+    add_mark(stream, TraceEvent::Kind::Resumed); // else the device has not waited
   }
 }
 

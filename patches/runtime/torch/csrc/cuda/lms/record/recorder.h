@@ -96,7 +96,9 @@ class Recorder {
   }
   // The stream is going to wait for a transfer, or has queued the wait.
   void stalls(cudaStream_t stream) {
-    if (!preparing_) {
+    if (preparing_) {
+      waits_ = true;
+    } else {
       add_mark(stream, TraceEvent::Kind::Stalled);
     }
   }
@@ -124,6 +126,7 @@ class Recorder {
   uint64_t unit_ = 0;
   uint64_t last_mark_ = 0; // nanoseconds since the recording began
   bool preparing_ = false; // between prepares() and prepared(); the next mark ends it, too
+  bool waits_ = false; // the stream waits for a transfer since prepares()
   std::chrono::steady_clock::time_point began_;
   Recording recording_;
   std::vector<std::string> names_{std::string()};
