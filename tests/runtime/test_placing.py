@@ -16,8 +16,10 @@ program = program_of("placing")
         (("1", "0.8"), "1", "some", "ccccccccc", "nnnpppppp"),
         (("1", "1.2"), "1", "some", "ccccccccc", "nnnpppnnn"),
         (("1", "0.8"), "1", "none", "ccccccccc", "nnnpnnnnn"),
-        (("1", "0.8"), "1", "some", "cczcccccc", "nnnpppppp"),
+        (("1", "0.8"), "1", "some", "czzcccccc", "nnnpppppp"),
         (("1", "1.2"), "1", "some", "ccccczzcc", "nnnpppppn"),
+        (("1", "0.95"), "1", "some", "cfccccccc", "nnnpppppp"),
+        (("1", "1.05"), "1", "some", "cccfccccc", "nnnpppnnn"),
     ],
     ids=[
         "nothing fails",
@@ -26,6 +28,8 @@ program = program_of("placing")
         "no places",
         "faster than without in the same way",
         "slower than without in the same way",
+        "slower than without by chance",
+        "faster than without by chance",
     ],
 )
 def test_places_are_kept_if_they_help(program, seconds, fails, places, ways, used):

@@ -416,6 +416,7 @@ std::vector<uint32_t> Follower::links() const {
 // Takes the plan that has been made.
 void Follower::take_plan() {
   Script& script = *std::exchange(being_planned_, nullptr);
+  const bool placed = planning_.places();
   auto [plan, places] = planning_.take();
   debug_log(
       "[lms] plan: %s; %zu moves, %.6f s, bound %.6f s, operators %.6f s; %.2f and %.2f GB/s%s, "
@@ -430,7 +431,7 @@ void Follower::take_plan() {
       script.asked_to_compress() && plan.compressed ? ", compressed" : "",
       places.bytes(),
       static_cast<long>(places.load()));
-  if (plan.problem.empty() && !places && script.placing().wanted()) {
+  if (plan.problem.empty() && !places && placed) {
     if (!script.places() || script.places().bytes() > script.placing().most()) {
       script.placing().none();
       script.begin_anew();

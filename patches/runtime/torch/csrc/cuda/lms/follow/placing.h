@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <vector>
 
 namespace torch::cuda::lms {
 
@@ -23,20 +23,22 @@ class Placing {
   // in this way. `failed` says whether a request failed at first. Returns whether plans are of
   // another kind from now on.
   bool took(Trial::Way way, double seconds, bool with_places, bool failed) {
+    Seconds& without = without_[static_cast<size_t>(way)];
     if (!with_places) {
-      double& least = without_[static_cast<size_t>(way)];
-      least = std::min(least, seconds);
+      if (without.size() < kMost) {
+        without.push_back(seconds);
+      }
       if (state_ == State::Unknown && failed) {
         state_ = State::Tried;
         return true;
       }
-    } else if (state_ == State::Tried && (iterations_ == 0 || way == way_)) {
+    } else if (state_ == State::Tried && (with_.empty() || way == way_)) {
       way_ = way;
-      with_ = std::min(with_, seconds);
-      if (++iterations_ == kIterations) {
-        const double without = without_[static_cast<size_t>(way)];
-        state_ = with_ <= without ? State::Kept : State::GivenUp;
-        return state_ == State::GivenUp;
+      with_.push_back(seconds);
+      if (with_.size() == kIterations) {
+        const bool faster = without.empty() || median(with_) <= median(without);
+        state_ = faster ? State::Kept : State::GivenUp;
+        return !faster;
       }
     }
     return false;
@@ -70,17 +72,26 @@ class Placing {
  private:
   enum class State { Unknown, Tried, Kept, GivenUp };
 
-  // With places, whose least time counts: no more than a trial has of one way, because a way that
-  // compresses says nothing about one that copies.
-  static constexpr unsigned kIterations = Trial::kIterations;
+  using Seconds = std::vector<double>;
+
+  // With places: no more than a trial has of one way, because a way that compresses says nothing
+  // about one that copies.
+  static constexpr size_t kIterations = Trial::kIterations;
+  // Without places, and of one way.
+  static constexpr size_t kMost = 8;
   static constexpr unsigned kLosses = 4;
-  static constexpr double kUnknown = std::numeric_limits<double>::infinity();
+
+  // The least says little: how long an iteration takes depends on how many requests happen to fail.
+  static double median(Seconds seconds) {
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    return *middle;
+  }
 
   State state_ = State::Unknown;
-  std::array<double, 3> without_{kUnknown, kUnknown, kUnknown}; // seconds, the least, by way
-  double with_ = kUnknown; // seconds, the least
+  std::array<Seconds, 3> without_; // by way, of the first iterations
+  Seconds with_;
   Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
-  unsigned iterations_ = 0; // with places
   unsigned losses_ = 0;
   size_t most_ = INT64_MAX;
 };

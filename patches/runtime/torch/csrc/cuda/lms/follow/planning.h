@@ -25,6 +25,10 @@ class Planning {
   bool busy() const {
     return thread_.joinable();
   }
+  // Whether the plan has to have places.
+  bool places() const {
+    return blocks_.has_value();
+  }
   bool done() const {
     return busy() && done_.load(std::memory_order_acquire);
   }
