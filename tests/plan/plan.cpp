@@ -89,7 +89,7 @@ class Search {
 };
 
 Machine machine_of(int64_t limit, const double* rates) {
-  return Machine{limit, rates[0], rates[1], rates[2]};
+  return Machine{limit, rates[0], rates[1], rates[2], rates[3], rates[4]};
 }
 
 } // namespace

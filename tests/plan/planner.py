@@ -63,7 +63,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 class Block:
     """Attributes: bytes; the operators before and after which it lives, for a temporary one.
 
-    share: what its transfers take of the time of a copy.
+    share: what its transfers move of what a copy does.
     """
 
     bytes: int
@@ -88,12 +88,17 @@ class Trace:
 
 @dataclass(frozen=True)
 class Machine:
-    """Attributes: bytes of the limit; bytes per second; seconds that a transfer takes besides."""
+    """Attributes: bytes of the limit; bytes per second; seconds that a transfer takes besides.
+
+    out_pace, in_pace: what compressed bytes reach of the rates.
+    """
 
     limit: int
     out_rate: float = 1.0
     in_rate: float = 1.0
     overhead: float = 0.0
+    out_pace: float = 1.0
+    in_pace: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -277,5 +282,7 @@ def _int64s(values: object) -> object:
 
 
 def _machine(machine: Machine) -> tuple[int, object]:
-    rates = (ctypes.c_double * 3)(machine.out_rate, machine.in_rate, machine.overhead)
+    rates = (ctypes.c_double * 5)(
+        machine.out_rate, machine.in_rate, machine.overhead, machine.out_pace, machine.in_pace
+    )
     return machine.limit, rates

@@ -30,6 +30,19 @@ def test_a_share_is_a_faster_link(planner: Planner, share: float) -> None:
     assert planner.on_demand(small, machine) == planner.on_demand(trace, faster)
 
 
+def test_only_what_shrinks_keeps_the_pace_of_kernels(planner: Planner) -> None:
+    trace = chain([10] * 12, [1.0] * 12)
+    machine = Machine(70, 2.0, 2.0, out_pace=0.5, in_pace=0.8)
+    moves = planner.plan(trace, machine).moves
+    plain = Machine(70, 2.0, 2.0)
+    assert planner.replay(trace, machine, moves) == planner.replay(trace, plain, moves)
+    small = compressed(trace, 0.4)
+    same = Machine(70, 2.0 / 0.8, 2.0 / 0.5)
+    assert planner.replay(small, machine, moves).seconds == pytest.approx(
+        planner.replay(trace, same, moves).seconds
+    )
+
+
 def test_what_shrinks_leaves_first(planner: Planner) -> None:
     # Two blocks of one size, used at the same distances; one of them has to be away.
     blocks = [Block(10), Block(10), Block(10, 2, 2)]

@@ -487,8 +487,10 @@ void Follower::make_plans() {
         (std::abs(change) > kChange * static_cast<double>(wanted) ||
          compress != script->asked_to_compress())) {
       plan::Machine machine;
-      machine.out_rate = mover_.out_rate(compress);
-      machine.in_rate = mover_.in_rate(compress);
+      machine.out_rate = mover_.out_rate(false);
+      machine.in_rate = mover_.in_rate(false);
+      machine.out_pace = mover_.out_rate(true) / machine.out_rate;
+      machine.in_pace = mover_.in_rate(true) / machine.in_rate;
       machine.overhead = kOverhead;
       machine.limit = script->allowance(wanted);
       set_shares(*script, compress);

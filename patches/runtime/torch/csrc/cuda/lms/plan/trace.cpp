@@ -53,6 +53,9 @@ std::string Machine::problem() const {
   if (!(out_rate > 0) || !(in_rate > 0)) {
     return "a link's rate is not positive";
   }
+  if (!(out_pace > 0) || !(in_pace > 0)) {
+    return "the pace of compressed transfers is not positive";
+  }
   if (!std::isfinite(overhead) || overhead < 0) {
     return "the overhead of a transfer is not valid";
   }

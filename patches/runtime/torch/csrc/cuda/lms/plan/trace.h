@@ -29,8 +29,7 @@ struct Block {
   // iteration. A persistent block has neither.
   Place allocated = -1;
   Place freed = -1;
-  // What its transfers take of the time of a copy of all its bytes: less than 1 if it is
-  // compressed.
+  // What its transfers move, as a share of what a copy does: less than 1 if it is compressed.
   double share = 1;
   // It cannot leave, because something else than operators has its address.
   bool stays = false;
@@ -62,15 +61,25 @@ struct Machine {
   double out_rate = 0; // bytes per second, to the host
   double in_rate = 0; // bytes per second, from the host
   double overhead = 0; // seconds that each transfer takes besides
+  // What compressed bytes reach of these rates.
+  double out_pace = 1;
+  double in_pace = 1;
 
   double out_seconds(const Block& block) const {
-    return overhead + static_cast<double>(block.bytes) * block.share / out_rate;
+    return overhead + bytes_over(block, out_pace) / out_rate;
   }
   double in_seconds(const Block& block) const {
-    return overhead + static_cast<double>(block.bytes) * block.share / in_rate;
+    return overhead + bytes_over(block, in_pace) / in_rate;
   }
 
   std::string problem() const;
+
+ private:
+  // As many bytes as a copy moves in the time of the transfer.
+  static double bytes_over(const Block& block, double pace) {
+    const auto bytes = static_cast<double>(block.bytes);
+    return block.share < 1 ? bytes * block.share / pace : bytes;
+  }
 };
 
 } // namespace torch::cuda::lms::plan
