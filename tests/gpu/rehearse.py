@@ -100,7 +100,8 @@ def without_computing(durations: Durations, workspace: float) -> Any:
             used = [x for x in (*leaves, *tree_leaves(result)) if isinstance(x, torch.Tensor)]
             if workspace and "convolution" in func._schema.name:
                 size = int(workspace * bytes_of(used))
-                torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(size))
+                # As for cuDNN: from PyTorch's allocator, and not as a tensor of the program.
+                torch.UntypedStorage(size, device="cuda")
             durations.spend(func, args, kwargs, result, used)
             return result
 
