@@ -7,7 +7,8 @@ compiled by the NVRTC that torch brings. Prints, for each kind of data,
 
 - left: bytes that go over the link, as a share of the data
 - out, in: GB/s of data (not of packed bytes) from device memory to a pinned host buffer and back,
-  beside a plain copy of the same data by the copy engine
+  beside a plain copy of the same data by the copy engine; then in both directions at the same
+  time, as while a model is trained
 - for dense bf16, how much longer matrix products take while it is packed on another stream
 
 and leaves codec.json in DIR. Fails when a bit is another one after unpacking.
@@ -24,6 +25,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import machine
@@ -110,13 +112,18 @@ class Case:
         """GB/s of data."""
         return self.size / seconds(work, REPEATS) / 1e9
 
+    def copy_out(self) -> None:
+        self.host[: self.size].copy_(self.data, non_blocking=True)
+
+    def copy_in(self) -> None:
+        self.back.copy_(self.host[: self.size], non_blocking=True)
+
     def measure(self, blocks: tuple[int, ...]) -> dict:
-        host = self.host[: self.size]
         row: dict = {
             "kind": self.kind,
             "bytes": self.size,
-            "copy out": self.rate(lambda: host.copy_(self.data, non_blocking=True)),
-            "copy in": self.rate(lambda: self.back.copy_(host, non_blocking=True)),
+            "copy out": self.rate(self.copy_out),
+            "copy in": self.rate(self.copy_in),
             "blocks": {},
         }
         for count in blocks:
@@ -126,6 +133,44 @@ class Case:
                 "in": self.rate(lambda count=count: self.unpack(count)),
             }
         return row
+
+    def measure_both(self, back: Case, blocks: tuple[int, ...]) -> dict:
+        """This one goes to the host, and the other one comes back, at the same time."""
+        found: dict = {"copies": self.both_rates(self.copy_out, back.copy_in), "blocks": {}}
+        for count in blocks:
+            back.check(count)
+            out, home = partial(self.pack, count), partial(back.unpack, count)
+            found["blocks"][count] = self.both_rates(out, home)
+        return found
+
+    def both_rates(self, *directions: Callable[[], None]) -> dict[str, float]:
+        """GB/s of data in each direction while the other one is in use, too."""
+        import torch
+
+        streams = [torch.cuda.Stream() for _ in directions]
+        done = [[self.mark(stream)] for stream in streams]
+        torch.cuda.synchronize()
+        for _ in range(2 * REPEATS):
+            for stream, transfer, marks in zip(streams, directions, done, strict=True):
+                with torch.cuda.stream(stream):
+                    transfer()
+                marks.append(self.mark(stream))
+        torch.cuda.synchronize()
+        ends = [[marks[0].elapsed_time(mark) / 1e3 for mark in marks] for marks in done]
+        last = min(times[-1] for times in ends)
+        rates = []
+        for times in ends:
+            within = [time for time in times if time <= last]
+            rates.append((len(within) - 1) * self.size / within[-1] / 1e9)
+        return {"out": rates[0], "in": rates[1]}
+
+    @staticmethod
+    def mark(stream):
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
 
 
 def beside(case: Case, blocks: int, width: int) -> dict[str, float]:
@@ -187,11 +232,18 @@ def main() -> None:
                 )
                 copies = f"{row['copy out']:5.1f}/{row['copy in']:5.1f}"
                 print(f"{name:18} {row['left']:.3f}   {copies}  {cells}", flush=True)
+                back = Case(packer, name, scalar_type, data)
+                row["both"] = both = case.measure_both(back, blocks)
+                cells = "  ".join(
+                    f"{cell['out']:5.1f}/{cell['in']:5.1f}"
+                    for cell in (both["copies"], *both["blocks"].values())
+                )
+                print(f"  at the same time         {cells}", flush=True)
                 if name == "bf16 dense":
                     row["beside"] = {n: beside(case, n, arguments.width) for n in blocks}
                     for n, found in row["beside"].items():
                         print(f"  {n} blocks beside products: {found['longer']:+.1%}", flush=True)
-                del case
+                del case, back
                 torch.cuda.empty_cache()
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
