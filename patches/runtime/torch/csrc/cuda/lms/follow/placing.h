@@ -10,9 +10,10 @@
 
 namespace torch::cuda::lms {
 
-// Whether the blocks of an iteration's plans have places (places.h). They have none as long as no
-// request fails, because to give a block its place takes the host some time. Places are given up if
-// there are none, if they are lost again and again, or if iterations take longer with them.
+// Whether the blocks of an iteration's plans have places (places.h). They have none until requests
+// fail in half of the iterations, because to give a block its place takes the host some time.
+// Places are given up if there are none, if they are lost again and again, or if iterations take
+// longer with them.
 class Placing {
  public:
   bool wanted() const {
@@ -28,7 +29,10 @@ class Placing {
       if (without.size() < kMost) {
         without.push_back(seconds);
       }
-      if (state_ == State::Unknown && failed) {
+      ++iterations_;
+      failures_ += failed;
+      const bool often = failures_ >= kOften && 2 * failures_ >= iterations_;
+      if (state_ == State::Unknown && often) {
         state_ = State::Tried;
         return true;
       }
@@ -74,6 +78,9 @@ class Placing {
 
   using Seconds = std::vector<double>;
 
+  // Iterations in which a request fails, and half of all: to try places takes longer than a failure
+  // now and then.
+  static constexpr unsigned kOften = 2;
   // With places: no more than a trial has of one way, because a way that compresses says nothing
   // about one that copies.
   static constexpr size_t kIterations = Trial::kIterations;
@@ -92,6 +99,8 @@ class Placing {
   std::array<Seconds, 3> without_; // by way, of the first iterations
   Seconds with_;
   Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
+  unsigned iterations_ = 0; // without places
+  unsigned failures_ = 0; // those in which a request failed
   unsigned losses_ = 0;
   size_t most_ = INT64_MAX;
 };
