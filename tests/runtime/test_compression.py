@@ -460,9 +460,9 @@ def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_pla
 def slow_plans(device):
     """How many storages each iteration compressed. With a plan, they take 0.3 s longer."""
     import torch
+    from simcuda.hill import hill
 
-    mib = 1 << 20
-    torch.cuda.set_limit_lms(40 * mib)
+    torch.cuda.set_limit_lms(40 << 20)
     torch.cuda.set_enabled_lms(True)
     stream = torch.cuda.current_stream().cuda_stream
     compressed = []
@@ -470,16 +470,7 @@ def slow_plans(device):
         stats = torch.cuda.lms.stats()
         # Before its first operator, an iteration has none that could be longer for it.
         device.takes(stream, 0, 0.0, 0.3 if stats["planned_iterations"] else 0.0)
-        held = []
-        for value in range(14):
-            held.append(torch.full((mib,), float(value), device="cuda"))
-            device.takes(stream, 0, 1e-3, 20e-6)
-        while held:
-            held.pop().add_(1)
-            device.takes(stream, 0, 1e-3, 20e-6)
-        torch.cuda.lms.step()
-        torch.cuda.lms._wait_for_plans()
-        torch.cuda.synchronize()
+        hill(device)
         compressed.append(torch.cuda.lms.stats()["compressed_count"] - stats["compressed_count"])
     return compressed
 

@@ -156,27 +156,17 @@ def test_what_follows_an_unknown_iteration_is_planned():
 def waits_of_the_host(device):
     """Iterations that were planned in each third: in the second, the host waits for its data."""
     import torch
+    from simcuda.hill import hill
 
-    mib = 1 << 20
-    torch.cuda.set_limit_lms(40 * mib)
+    torch.cuda.set_limit_lms(40 << 20)
     torch.cuda.set_enabled_lms(True)
     torch.cuda.set_size_lms(4096)
     torch.cuda.lms.set_compression("off")
     stream = torch.cuda.current_stream().cuda_stream
     planned = []
     for k in range(75):
-        held = []
-        for value in range(14):
-            held.append(torch.full((mib,), float(value), device="cuda"))
-            device.takes(stream, 0, 1e-3, 20e-6)
-        if 25 <= k < 31:
-            device.takes(stream, 0, 0.0, 0.1)
-        while held:
-            held.pop().add_(1)
-            device.takes(stream, 0, 1e-3, 20e-6)
-        torch.cuda.lms.step()
-        torch.cuda.lms._wait_for_plans()
-        torch.cuda.synchronize()
+        wait = 0.1 if 25 <= k < 31 else 0.0  # seconds
+        hill(device, at_the_peak=lambda wait=wait: device.takes(stream, 0, 0.0, wait))
         if k % 25 == 24:
             planned.append(torch.cuda.lms.stats()["planned_iterations"])
     return planned

@@ -228,28 +228,18 @@ def memory_that_is_copied_first(device, path):
     Returns the milliseconds in which the device worked in an iteration of 28 operators, and in
     which it waited.
     """
-    import contextlib
     import json
 
     import torch
+    from simcuda.hill import hill
 
-    mib = 1 << 20
-    torch.cuda.set_limit_lms(40 * mib)
+    torch.cuda.set_limit_lms(40 << 20)
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms.set_compression("off")
-    stream = torch.cuda.current_stream().cuda_stream
-    for k in range(3):
-        with torch.cuda.lms.record(path) if k == 2 else contextlib.nullcontext():
-            held = []
-            for value in range(14):
-                held.append(torch.full((mib,), float(value), device="cuda"))
-                device.takes(stream, 0, 1e-3, 20e-6)
-            while held:
-                held.pop().add_(1)
-                device.takes(stream, 0, 1e-3, 20e-6)
-            torch.cuda.lms.step()
-        torch.cuda.lms._wait_for_plans()
-        torch.cuda.synchronize()
+    hill(device)
+    hill(device)
+    with torch.cuda.lms.record(path):
+        hill(device)
     with open(path) as file:
         events = json.load(file)["events"]
     passed = {"worked": 0, "waited": 0}

@@ -1,0 +1,29 @@
+"""An iteration for scenarios that have a model of time (timing=1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+COUNT = 14  # tensors, of 4 MiB
+
+
+def hill(device: Any, at_the_peak: Callable[[], object] = lambda: None) -> None:
+    """Allocates tensors, uses them in the other order, and ends an iteration of LMS.
+
+    Each of its 2 * COUNT operators takes 1 ms. Waits for the device, and for the plan.
+    """
+    import torch
+
+    stream = torch.cuda.current_stream().cuda_stream
+    held = []
+    for value in range(COUNT):
+        held.append(torch.full((1 << 20,), float(value), device="cuda"))
+        device.takes(stream, 0, 1e-3, 20e-6)
+    at_the_peak()
+    while held:
+        held.pop().add_(1)
+        device.takes(stream, 0, 1e-3, 20e-6)
+    torch.cuda.lms.step()
+    torch.cuda.lms._wait_for_plans()
+    torch.cuda.synchronize()
