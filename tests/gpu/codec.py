@@ -137,8 +137,8 @@ class Case:
     def measure_both(self, back: Case, blocks: tuple[int, ...]) -> dict:
         """This one goes to the host, and the other one comes back, at the same time."""
         found: dict = {"copies": self.both_rates(self.copy_out, back.copy_in), "blocks": {}}
+        back.check(max(blocks))
         for count in blocks:
-            back.check(count)
             out, home = partial(self.pack, count), partial(back.unpack, count)
             found["blocks"][count] = self.both_rates(out, home)
         return found
