@@ -10,6 +10,7 @@
 #include <torch/csrc/cuda/lms/kernel/library.cpp>
 #include <torch/csrc/cuda/lms/kernel/module.cpp>
 #include <torch/csrc/cuda/lms/kernel/packer.cpp>
+#include <torch/csrc/cuda/lms/kernel/staging.cpp>
 #include <torch/csrc/cuda/lms/kernel/zeroed.cpp>
 
 using namespace torch::cuda::lms;
@@ -129,6 +130,96 @@ int packer_unpack(
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     packer->unpack(static_cast<codec::Kind>(kind), data, bytes, host, blocks, stream);
+  });
+}
+
+// Staging with streams, for one direction.
+struct Direction {
+  Staging staging;
+  Relay copies{0};
+  OwnStream kernels;
+  Event event;
+
+  // The stream that was given waits for the direction's other streams.
+  void follows(cudaStream_t stream, cudaStream_t last) {
+    event.record(last);
+    event.block(stream);
+  }
+};
+
+Direction* packer_direction_new() {
+  Direction* direction = nullptr;
+  attempt([&] { direction = new Direction; });
+  return direction;
+}
+
+void packer_direction_delete(Direction* direction) {
+  (void)cudaStreamSynchronize(direction->copies.stream());
+  (void)cudaStreamSynchronize(direction->kernels);
+  delete direction;
+}
+
+bool packer_takes(const Direction* direction, size_t bytes) {
+  return direction->staging.takes(bytes);
+}
+
+size_t packer_staged_bytes(const Direction* direction, size_t bytes) {
+  return direction->staging.buffer_bytes(bytes);
+}
+
+int packer_pack_staged(
+    Packer* packer,
+    int kind,
+    void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count,
+    unsigned blocks,
+    cudaStream_t stream,
+    Direction* direction,
+    double share) {
+  return attempt([&] {
+    const HostBuffer host = buffer_of(parts, sizes, count);
+    direction->follows(direction->kernels, stream);
+    packer->pack(
+        static_cast<codec::Kind>(kind),
+        data,
+        bytes,
+        host,
+        share,
+        blocks,
+        direction->kernels,
+        direction->copies,
+        direction->staging);
+    direction->follows(stream, direction->copies.stream());
+  });
+}
+
+int packer_unpack_staged(
+    Packer* packer,
+    int kind,
+    void* data,
+    size_t bytes,
+    char* const* parts,
+    const size_t* sizes,
+    size_t count,
+    unsigned blocks,
+    cudaStream_t stream,
+    Direction* direction) {
+  return attempt([&] {
+    const HostBuffer host = buffer_of(parts, sizes, count);
+    direction->follows(direction->copies.stream(), stream);
+    packer->unpack(
+        static_cast<codec::Kind>(kind),
+        data,
+        bytes,
+        host,
+        blocks,
+        direction->copies,
+        direction->kernels,
+        direction->staging);
+    direction->follows(stream, direction->kernels);
   });
 }
 

@@ -50,6 +50,35 @@ def opened(library: Path | str) -> ctypes.CDLL:
             pointer,
         ),
         ("unpack", number, pointer, number, pointer, size, *parts, ctypes.c_uint, pointer),
+        ("direction_new", pointer),
+        ("direction_delete", None, pointer),
+        ("takes", ctypes.c_bool, pointer, size),
+        ("staged_bytes", size, pointer, size),
+        (
+            "pack_staged",
+            number,
+            pointer,
+            number,
+            pointer,
+            size,
+            *parts,
+            ctypes.c_uint,
+            pointer,
+            pointer,
+            ctypes.c_double,
+        ),
+        (
+            "unpack_staged",
+            number,
+            pointer,
+            number,
+            pointer,
+            size,
+            *parts,
+            ctypes.c_uint,
+            pointer,
+            pointer,
+        ),
         ("written", ctypes.c_uint64, pointer),
         ("end", size, pointer),
     ):
@@ -67,11 +96,14 @@ class Packer:
     def __init__(self, library: ctypes.CDLL, device: int = 0) -> None:
         self._library = library
         self._self = library.packer_new(device)
+        self._directions: dict[str, int] = {}
 
     def close(self) -> None:
         if self._self:
             self._library.packer_delete(self._self)
             self._self = None
+        while self._directions:
+            self._library.packer_direction_delete(self._directions.popitem()[1])
 
     def __enter__(self) -> Packer:
         return self
@@ -118,6 +150,49 @@ class Packer:
     ) -> None:
         self._run("unpack", kind, data, size, parts, blocks, stream)
 
+    def takes(self, size: int) -> bool:
+        """Whether a block of so many bytes can go by way of device memory."""
+        return bool(self._library.packer_takes(self._direction("in"), size))
+
+    def staged_bytes(self, size: int) -> int:
+        """How large a buffer has to be for pack_staged()."""
+        return int(self._library.packer_staged_bytes(self._direction("out"), size))
+
+    def pack_staged(
+        self,
+        kind: int,
+        data: int,
+        size: int,
+        parts: Sequence[tuple[int, int]],
+        blocks: int = 32,
+        stream: torch.cuda.Stream | None = None,
+        share: float = 0.75,
+    ) -> None:
+        """By way of device memory, where so many bytes per byte are expected."""
+        direction = self._direction("out")
+        self._run("pack_staged", kind, data, size, parts, blocks, stream, direction, share)
+
+    def unpack_staged(
+        self,
+        kind: int,
+        data: int,
+        size: int,
+        parts: Sequence[tuple[int, int]],
+        blocks: int = 32,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        """By way of device memory. Wait for what packs into the buffer first."""
+        direction = self._direction("in")
+        self._run("unpack_staged", kind, data, size, parts, blocks, stream, direction)
+
+    def _direction(self, name: str) -> int:
+        if name not in self._directions:
+            made = self._library.packer_direction_new()
+            if not made:
+                raise PackError(self._library.packer_error().decode())
+            self._directions[name] = made
+        return self._directions[name]
+
     def repack(
         self, kind: int, data: int, size: int, parts: Sequence[tuple[int, int]], differs: int
     ) -> None:
@@ -134,10 +209,10 @@ class Packer:
         """Bytes of the buffer that have to be kept. Wait for what packs into it first."""
         return int(self._library.packer_end(parts[0][0]))
 
-    def _run(self, name, kind, data, size, parts, blocks, stream) -> None:
+    def _run(self, name, kind, data, size, parts, blocks, stream, *more) -> None:
         handle = stream.cuda_stream if stream else 0
         call = getattr(self._library, f"packer_{name}")
-        if call(self._self, kind, data, size, *_parts(parts), blocks, handle) < 0:
+        if call(self._self, kind, data, size, *_parts(parts), blocks, handle, *more) < 0:
             raise PackError(self._library.packer_error().decode())
 
 

@@ -105,6 +105,18 @@ def bits(tensor):
     return tensor.cpu().view(torch.int16)
 
 
+def test_a_block_that_is_still_packed():
+    """It does not come back in pieces, because nobody knows yet where they end."""
+    away_and_back(data(torch.bfloat16))
+    values = [data(torch.bfloat16) + k for k in range(4)]
+    tensors = [managed(value.cuda()) for value in values]
+    for _ in range(3):
+        evict()
+        for x, value in zip(tensors, values, strict=True):
+            assert torch.equal(x.cpu(), value)
+            x.add_(0)  # so that it is packed anew
+
+
 def settled():
     """Host memory after the copies have ended, and after that has been seen."""
     torch.cuda.synchronize()
@@ -316,8 +328,8 @@ def test_explain():
     x = managed(data(torch.bfloat16).cuda())
     evict()
     settled()
-    assert "Compressed tensors of 2.00 MiB take 1.5" in torch.cuda.lms.explain()
-    assert re.search(r"Compressed *: *2048 KiB \| in host memory *: *15\d\d KiB", summary())
+    assert "Compressed tensors of 2.00 MiB take 1." in torch.cuda.lms.explain()
+    assert re.search(r"Compressed *: *2048 KiB \| in host memory *: *1[56]\d\d KiB", summary())
     del x
     torch.cuda.lms.set_compression("off")
     torch.cuda.lms.reset_accumulated_stats()
@@ -452,7 +464,8 @@ def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_pla
         layers.run(k)
         torch.cuda.lms._wait_for_plans()
         planned = stat("planned_iterations") > before
-        blocks[planned] = device.thread_blocks()["lms_unpack"]
+        launched = device.thread_blocks()
+        blocks[planned] = max(launched.get(f"lms_unpack{way}", 0) for way in ("", "_window"))
     assert blocks[True] == 16
     assert blocks[False] >= 24
 

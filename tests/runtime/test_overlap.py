@@ -140,6 +140,7 @@ def test_a_page_in_does_not_wait_for_what_is_queued_later(device):
     # Nothing is asked of the home stream when the last use of the memory is known.
     x = managed(pattern(SIZE))
     evict()
+    torch.cuda.synchronize()
     known = recorded(device, lambda: x.add_(1))
     torch.cuda.empty_cache()
     evict()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Block:
         self.device[self.size :] = 7
         self.device[: self.size].copy_(torch.frombuffer(bytearray(values), dtype=torch.uint8))
         self.address = raw_address(self.device)
-        each = -(-packer.buffer_bytes(self.size) // parts // ALIGN) * ALIGN
+        each = -(-packer.staged_bytes(self.size) // parts // ALIGN) * ALIGN
         # Pinned memory begins at a page.
         self.host = [torch.zeros(each + 64, dtype=torch.uint8).pin_memory() for _ in range(parts)]
         self.parts = [(part.data_ptr(), each) for part in self.host]
@@ -116,8 +117,91 @@ def test_every_bit_comes_back(packer: Packer, kind: int) -> None:
             packer.pack(kind, block.address, size, block.parts, blocks)
             torch.cuda.synchronize()
             assert 0 < packer.written(block.parts) <= packer.buffer_bytes(size)
+            for unpack in (packer.unpack, packer.unpack_staged):
+                block.device[:size] = 1
+                unpack(kind, block.address, size, block.kept(packer), blocks + 1)
+                block.assert_comes_back()
+
+
+CONTENTS = {
+    "mixed": values_of((1 << 20) + 3),
+    "zeros": bytes(1 << 20),
+    "any bits": random.Random(1).randbytes(1 << 20),
+    "a little": values_of(5 * KIB),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("share", [None, 0.01, 0.4, 0.75, 1.0])
+def test_pieces(packer: Packer, content: str, share: float | None) -> None:
+    """By way of device memory: whether or not there is room for what is packed.
+
+    A chunk may end in the next piece, and one of zeros may have no bytes.
+    """
+    kind = packer.kind_of(torch.bfloat16)
+    assert packer.available(kind)
+    block = Block(packer, CONTENTS[content], 3)
+    size = block.size
+    written = []
+    for blocks in (32, 3, 32):
+        pack = packer.pack if share is None else partial(packer.pack_staged, share=share)
+        pack(kind, block.address, size, block.parts, blocks)
+        torch.cuda.synchronize()
+        written.append(packer.written(block.parts))
+        for unpack in (packer.unpack, packer.unpack_staged):
             block.device[:size] = 1
-            packer.unpack(kind, block.address, size, block.kept(packer), blocks + 1)
+            unpack(kind, block.address, size, block.kept(packer))
+            block.assert_comes_back()
+    assert written == written[:1] * 3
+    packer.pack(kind, block.address, size, block.parts)
+    torch.cuda.synchronize()
+    assert packer.written(block.parts) == written[0]
+
+
+def test_blocks_without_room_for_their_heads(packer: Packer) -> None:
+    assert packer.takes(1 << 20)
+    assert not packer.takes(1 << 30)
+    part = torch.zeros(ALIGN, dtype=torch.uint8).pin_memory()
+    assert packer.available(1)
+    with pytest.raises(PackError, match="the buffer cannot hold the packed block"):
+        packer.unpack_staged(1, 1 << 30, 1 << 30, [(part.data_ptr(), 8 << 30)])
+    with pytest.raises(PackError, match="the buffer cannot hold the packed block"):
+        packer.pack_staged(1, 1 << 30, 1 << 30, [(part.data_ptr(), 8 << 30)])
+
+
+def test_a_buffer_without_room_for_pieces(packer: Packer) -> None:
+    """A chunk that has no room in its piece has room behind all of them."""
+    block = Block(packer, values_of(300 * KIB))
+    (part, _) = block.parts[0]
+    assert packer.available(1)
+    needed = packer.staged_bytes(block.size)
+    assert needed > packer.buffer_bytes(block.size)
+    packer.pack_staged(1, block.address, block.size, [(part, needed)])
+    with pytest.raises(PackError, match="the buffer cannot hold the packed block"):
+        packer.pack_staged(1, block.address, block.size, [(part, needed - 1)])
+
+
+@simulated
+def test_after_a_piece_that_failed(packer: Packer, device) -> None:
+    """The next block is not taken for the rest of this one."""
+    block = Block(packer, values_of(300 * KIB))
+    assert packer.available(1)
+    packer.pack_staged(1, block.address, block.size, block.parts)
+    torch.cuda.synchronize()
+    written = packer.written(block.parts)
+    for nth in (2, 5):
+        device.reset_counts()
+        device.fault("cudaMemcpyAsync", nth)
+        with pytest.raises(PackError):
+            packer.pack_staged(1, block.address, block.size, block.parts)
+        device.clear_faults()
+        for pack in (packer.pack_staged, packer.pack):
+            torch.cuda.synchronize()
+            pack(1, block.address, block.size, block.parts)
+            torch.cuda.synchronize()
+            assert packer.written(block.parts) == written
+            block.device[: block.size] = 1
+            packer.unpack(1, block.address, block.size, block.kept(packer))
             block.assert_comes_back()
 
 

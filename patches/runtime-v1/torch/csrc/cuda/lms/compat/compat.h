@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/cuda/lms/compat/capture.h>
 #include <torch/csrc/cuda/lms/compat/inside.h>
 #include <torch/csrc/cuda/lms/compat/shared.h>
 
@@ -195,16 +196,6 @@ inline size_t nbytes(const c10::StorageImpl& storage) {
 inline bool in_use(c10::DeviceIndex device) {
   return cca::native::getDeviceStats(device).reserved_bytes[0].current > 0;
 }
-
-// PyTorch 1.x has no CUDA graphs.
-inline bool is_capturing(cudaStream_t /*stream*/) {
-  return false;
-}
-
-class RelaxedCapture {
- public:
-  RelaxedCapture() {}
-};
 
 // The address of a storage that is paged out.
 inline void* nowhere() {

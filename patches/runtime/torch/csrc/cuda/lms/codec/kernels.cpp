@@ -41,6 +41,21 @@ struct Parts {
 };
 static_assert(sizeof(Parts) == 136, "as in kernels.h");
 
+struct Window {
+  const char* data; // device memory, aligned to 16 bytes
+  u64 size;
+  u64 begin;
+  u64 end;
+};
+
+struct Piece {
+  u64 first; // group
+  u64 end;
+  u64 begin; // bytes from the start of the buffer
+  u64 beyond;
+  u64 pieces;
+};
+
 struct Tally {
   u64 packed; // bytes
   u64 raw; // chunks
@@ -179,28 +194,79 @@ LMS_INLINE void copy_rest_in(char* to, const Place& at, u32 size) {
   });
 }
 
-extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
-lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
-  if (only_if != nullptr && *only_if == 0) {
-    return;
+// Where packed chunks go. take() gives a chunk its place, in one lane, and offset() says later where
+// that is in the buffer.
+struct Direct {
+  const Parts& host;
+  u64 slots;
+  u64* lines; // null: every chunk has a place of its full size
+
+  LMS_DEVICE u64 take(u64 chunk, u32 used) const {
+    return lines == nullptr ? chunk * (kChunk / kLine)
+                            : atomicAdd(lines, u64((used + kLine - 1) / kLine));
   }
+  LMS_DEVICE u64 offset(u64 taken, u32) const {
+    return slots + taken * kLine;
+  }
+  LMS_DEVICE Place place(u64 offset) const {
+    return place_at(host, offset);
+  }
+  LMS_DEVICE u64* heads(u64 group) const {
+    return reinterpret_cast<u64*>(address(host, line_of(group)));
+  }
+};
+
+// Packed into device memory, in units of 16 bytes: no line is written by two warps there, because
+// the copy engine writes the buffer.
+struct Staged {
+  const Parts& host;
+  const Target& all_heads;
+  const Target& chunks;
+  const Piece& piece;
+  u64* vectors;
+  u64* lines;
+
+  LMS_DEVICE u64 take(u64, u32 used) const {
+    return atomicAdd(vectors, u64(used / 16));
+  }
+  LMS_DEVICE u64 offset(u64 taken, u32 used) const {
+    return taken * 16 + used <= chunks.size
+        ? piece.begin + taken * 16
+        : piece.beyond + atomicAdd(lines, u64((used + kLine - 1) / kLine)) * kLine;
+  }
+  LMS_DEVICE Place place(u64 offset) const {
+    if (offset < piece.beyond) {
+      char* const at = chunks.data + (offset - piece.begin);
+      return {at, at, kChunk / 16};
+    }
+    return place_at(host, offset);
+  }
+  LMS_DEVICE u64* heads(u64 group) const {
+    return reinterpret_cast<u64*>(all_heads.data + group * kLine);
+  }
+};
+
+struct Packed {
+  u64 bytes;
+  u64 raw; // chunks
+};
+
+// Packs the groups from the first one on, one after every `warps`.
+template <typename To>
+LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps, const To& to) {
   __shared__ Scratch scratches[kWarps];
   Scratch& scratch = scratches[threadIdx.x / 32];
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
-  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * kWarps;
   const u64 whole = source.size / kChunk;
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
-  const u64 slots = slots_of(chunks);
 
-  u64 packed = 0;
-  u64 raw = 0;
+  Packed all{0, 0};
   Lanes<u64> taken;
   Lanes<Vectors> ahead;
-  if (warp * kGroup < whole) {
-    load(ahead, vectors_at(source.data + warp * kGroup * kChunk), kChunk / 16);
+  if (first < end && first * kGroup < whole) {
+    load(ahead, vectors_at(source.data + first * kGroup * kChunk), kChunk / 16);
   }
-  for (u64 group = warp; group * kGroup < chunks; group += warps) {
+  for (u64 group = first; group < end; group += warps) {
     const u64 left = chunks - group * kGroup;
     const u32 here = left < kGroup ? u32(left) : kGroup;
     Lanes<u64> heads;
@@ -213,31 +279,35 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
       if (chunk < whole) {
         store(data, ahead, kChunk / 16);
         const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
-        if (next < whole) {
+        if (next < whole && (i + 1 < here || group + warps < end)) {
           load(ahead, vectors_at(source.data + next * kChunk), kChunk / 16);
         }
         head = plan_chunk(scratch, &base);
         used = (body_of(head).size + 15) / 16 * 16;
       }
       each_lane([&](u32 lane) {
-        taken[lane] = chunk * (kChunk / kLine);
-        if (lane == 0 && tally != nullptr) {
-          taken[lane] = atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine));
+        if (lane == 0) {
+          taken[lane] = to.take(chunk, used);
         }
       });
       if (chunk < whole) {
         pack_chunk(scratch, head, base);
       }
-      const u64 offset = slots + from(taken, 0) * kLine;
-      const Place place = place_at(host, offset);
+      each_lane([&](u32 lane) {
+        if (lane == 0) {
+          taken[lane] = to.offset(taken[lane], used);
+        }
+      });
+      const u64 offset = from(taken, 0);
+      const Place place = to.place(offset);
       if (chunk < whole) {
         copy(place, head.width == kRaw ? data : scratch.packed, used / 16);
       } else {
         copy_rest_out(place, source.data + chunk * kChunk, rest);
       }
       writes(place, used);
-      packed += used;
-      raw += head.width == kRaw;
+      all.bytes += used;
+      all.raw += head.width == kRaw;
       head.where = u32(offset / 16);
       const u64 word = head.word();
       each_lane([&](u32 lane) {
@@ -246,42 +316,70 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
         }
       });
     }
-    u64* const line = reinterpret_cast<u64*>(address(host, line_of(group)));
+    u64* const line = to.heads(group);
     LMS_WRITES(line, here * sizeof(u64));
     each_lane([&](u32 lane) {
       if (lane < here) {
         line[lane] = heads[lane];
       }
     });
-    packed += here * sizeof(u64);
+    all.bytes += here * sizeof(u64);
   }
+  return all;
+}
 
-  if (threadIdx.x % 32 != 0) {
-    return;
-  }
-  u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
-  if (tally == nullptr) {
-    if (warp == 0) {
-      LMS_WRITES(summary + 2, sizeof(u64));
-      summary[2] = slots + chunks * kChunk;
-    }
-    return;
-  }
-  atomicAdd(&tally->packed, packed);
-  atomicAdd(&tally->raw, raw);
+// The last warp writes the summary, and resets the tally for the next block. The host takes the
+// summary to be complete when it sees the first word. `begin` is where the tally's lines begin.
+LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin) {
+  atomicAdd(&tally->packed, all.bytes);
+  atomicAdd(&tally->raw, all.raw);
   __threadfence();
   if (atomicAdd(&tally->done, u64(1)) != warps - 1) {
     return;
   }
   __threadfence();
-  // The last warp writes the summary, and resets the tally for the next launch. The host takes the
-  // summary to be complete when it sees the first word.
+  u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
   LMS_WRITES(summary, 3 * sizeof(u64));
   summary[1] = atomicExch(&tally->raw, u64(0));
-  summary[2] = slots + atomicExch(&tally->lines, u64(0)) * kLine;
+  summary[2] = begin + atomicExch(&tally->lines, u64(0)) * kLine;
   tally->done = 0;
   __threadfence_system();
   summary[0] = atomicExch(&tally->packed, u64(0));
+}
+
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
+  if (only_if != nullptr && *only_if == 0) {
+    return;
+  }
+  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * kWarps;
+  const u64 chunks = (source.size + kChunk - 1) / kChunk;
+  const u64 slots = slots_of(chunks);
+  const Direct to{host, slots, tally == nullptr ? nullptr : &tally->lines};
+  const Packed all = pack_groups(source, warp, (chunks + kGroup - 1) / kGroup, warps, to);
+  if (threadIdx.x % 32 != 0) {
+    return;
+  }
+  if (tally != nullptr) {
+    summarize(host, tally, all, warps, slots);
+  } else if (warp == 0) {
+    u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
+    LMS_WRITES(summary + 2, sizeof(u64));
+    summary[2] = slots + chunks * kChunk;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+lms_pack_piece(
+    Bytes source, Parts host, Target heads, Target chunks, Piece piece, Tally* tally, u64* vectors) {
+  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * kWarps;
+  const Staged to{host, heads, chunks, piece, vectors, &tally->lines};
+  const Packed all = pack_groups(source, piece.first + warp, piece.end, warps, to);
+  if (threadIdx.x % 32 == 0) {
+    summarize(host, tally, all, warps * piece.pieces, piece.beyond);
+  }
 }
 
 LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u64 group, u64 chunks) {
@@ -348,6 +446,47 @@ lms_unpack(Target target, Parts host) {
       copy(reinterpret_cast<ulonglong2*>(to), data, kChunk / 16);
     }
     heads = next_heads;
+  }
+}
+
+// From device memory, so nothing has to be read ahead.
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+lms_unpack_window(Target target, Bytes all_heads, Window window) {
+  __shared__ Scratch scratches[kWarps];
+  Scratch& scratch = scratches[threadIdx.x / 32];
+  ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
+  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * kWarps;
+  const u64 whole = target.size / kChunk;
+  const u64 chunks = (target.size + kChunk - 1) / kChunk;
+  for (u64 group = warp; group * kGroup < chunks; group += warps) {
+    const u64 left = chunks - group * kGroup;
+    const u32 here = left < kGroup ? u32(left) : kGroup;
+    Lanes<u64> heads;
+    const u64* const line = reinterpret_cast<const u64*>(all_heads.data) + group * kGroup;
+    each_lane([&](u32 lane) { heads[lane] = lane < here ? line[lane] : 0; });
+    for (u32 i = 0; i < here; ++i) {
+      const u64 chunk = group * kGroup + i;
+      const Head head = Head::of(from(heads, i));
+      const u64 offset = u64(head.where) * 16;
+      if (offset < window.begin || offset >= window.end) {
+        continue;
+      }
+      char* const to = target.data + chunk * kChunk;
+      char* const at = const_cast<char*>(window.data) + (offset - window.begin);
+      if (chunk >= whole) {
+        copy_rest_in(to, {at, at, kChunk / 16}, u32(target.size - chunk * kChunk));
+        break;
+      }
+      const u32 used = (body_of(head).size + 15) / 16;
+      Lanes<Vectors> vectors;
+      load(vectors, vectors_at(at), used);
+      store(head.width == kRaw ? data : scratch.packed, vectors, used);
+      if (head.width != kRaw) {
+        unpack_chunk(scratch, head);
+      }
+      copy(reinterpret_cast<ulonglong2*>(to), data, kChunk / 16);
+    }
   }
 }
 )cuda";

@@ -41,18 +41,43 @@ struct Parts {
   Part part[kParts];
 };
 
-// On the device, for one launch at a time. Initially zero, and zero again after each launch.
+// A range of a buffer, which is in device memory.
+struct Window {
+  const char* data; // where the range begins, aligned to 16 bytes
+  uint64_t size; // bytes there
+  uint64_t begin; // bytes from the start of the buffer
+  uint64_t end; // the same; a chunk that begins before it is there as a whole
+};
+
+// Some groups of a block, which are packed into device memory, from where they are copied to the
+// buffer.
+struct Piece {
+  uint64_t first; // group
+  uint64_t end; // the group after the last one
+  uint64_t begin; // where the chunks will be, in bytes from the start of the buffer
+  uint64_t beyond; // where chunks are put for which the piece has no room, the same
+  uint64_t pieces; // of the block
+};
+
+// On the device, for one block at a time. Initially zero, and zero again after each block.
 struct Tally {
   uint64_t packed;
   uint64_t raw;
-  uint64_t lines; // that chunks have taken so far
+  uint64_t lines; // that chunks in the buffer itself have taken so far
   uint64_t done;
 };
 
 // Does nothing if the last parameter is not null and points to 0 on the device. Without a tally,
 // every chunk has a place of its full size, and of the summary only the end is written.
 constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*)
+// Packs a piece: heads to the first target, which is for all heads of the block, and chunks to the
+// second one, as far as it has room. The last parameter counts the vectors of 16 bytes there, and
+// is 0 at first. Has to be launched for all pieces of a block.
+constexpr const char* kPackPiece =
+    "lms_pack_piece"; // (Bytes, Parts, Target, Target, Piece, Tally*, uint64_t*)
 constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts)
+// Unpacks the chunks that begin in a window. The heads of all chunks are in device memory, too.
+constexpr const char* kUnpackWindow = "lms_unpack_window"; // (Target, Bytes, Window)
 
 // How many thread blocks to launch, at most `most`, for a block of this many bytes (more than 0).
 // A warp takes a group of chunks at a time, so more would have nothing to do.

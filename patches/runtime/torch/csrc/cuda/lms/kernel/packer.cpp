@@ -12,10 +12,13 @@ namespace torch::cuda::lms {
 
 namespace {
 
-codec::Parts parts_of(size_t bytes, const HostBuffer& host) {
+// Nothing is packed into a part for which there is no room.
+codec::Parts parts_of(const HostBuffer& host, size_t needed) {
   codec::Parts parts{};
-  host.each(codec::buffer_bytes(bytes), [&](char* part, size_t, size_t size) {
-    parts.part[parts.count++] = {part, size};
+  host.each(needed, [&](char* part, size_t, size_t size) {
+    if (parts.count < codec::kParts) {
+      parts.part[parts.count++] = {part, size};
+    }
   });
   return parts;
 }
@@ -97,7 +100,9 @@ void Packer::load(codec::Kind kind) {
   const std::string text = codec::source(kind);
   auto module = std::make_unique<Module>(KernelSource{name.c_str(), text.c_str()});
   of(kind).pack = module->kernel(codec::kPack);
+  of(kind).pack_piece = module->kernel(codec::kPackPiece);
   of(kind).unpack = module->kernel(codec::kUnpack);
+  of(kind).unpack_window = module->kernel(codec::kUnpackWindow);
   of(kind).module = std::move(module);
   try_out(kind);
 }
@@ -134,6 +139,10 @@ bool Packer::fits(const void* data, size_t bytes, const HostBuffer& host) {
   return suits(data, bytes, host, codec::buffer_bytes(bytes));
 }
 
+bool Packer::fits(const void* data, size_t bytes, const HostBuffer& host, const Staging& staging) {
+  return staging.takes(bytes) && suits(data, bytes, host, staging.buffer_bytes(bytes));
+}
+
 bool Packer::holds(const void* data, size_t bytes, const HostBuffer& host) {
   const size_t least = codec::slots(bytes);
   const size_t most = codec::buffer_bytes(bytes);
@@ -156,6 +165,45 @@ void Packer::pack(
     cudaStream_t stream) {
   (void)available(kind); // the first call makes the tally
   launch_pack(kind, data, bytes, buffer, tally(0), nullptr, blocks, stream);
+}
+
+void Packer::pack(
+    codec::Kind kind,
+    const void* data,
+    size_t bytes,
+    const HostBuffer& buffer,
+    double share,
+    unsigned blocks,
+    cudaStream_t kernels,
+    Relay& copies,
+    Staging& staging) {
+  (void)available(kind);
+  const size_t needed = staging.buffer_bytes(bytes);
+  const Kernels& own = required(kind, fits(data, bytes, buffer, staging));
+  if (bytes == 0) {
+    return;
+  }
+  __atomic_store_n(&summary_of(buffer).written, 0, __ATOMIC_RELEASE);
+  try {
+    staging.send(bytes, buffer, share, blocks, kernels, copies, [&](const Staging::Outbound& to) {
+      own.module->launch(
+          own.pack_piece,
+          codec::thread_blocks(bytes, blocks),
+          codec::kThreads,
+          kernels,
+          codec::Bytes{static_cast<const char*>(data), bytes},
+          parts_of(buffer, needed),
+          to.heads,
+          to.chunks,
+          to.piece,
+          tally(0),
+          to.vectors);
+    });
+  } catch (const c10::Error&) {
+    // It has counted the pieces that were launched.
+    (void)cudaMemsetAsync(tally(0), 0, sizeof(codec::Tally), kernels);
+    throw;
+  }
 }
 
 void Packer::repack(
@@ -192,7 +240,7 @@ void Packer::launch_pack(
       codec::kThreads,
       stream,
       codec::Bytes{static_cast<const char*>(data), bytes},
-      parts_of(bytes, buffer),
+      parts_of(buffer, codec::buffer_bytes(bytes)),
       tally,
       only_if);
 }
@@ -214,7 +262,33 @@ void Packer::unpack(
       codec::kThreads,
       stream,
       codec::Target{static_cast<char*>(data), bytes},
-      parts_of(bytes, buffer));
+      parts_of(buffer, buffer.size()));
+}
+
+void Packer::unpack(
+    codec::Kind kind,
+    void* data,
+    size_t bytes,
+    const HostBuffer& buffer,
+    unsigned blocks,
+    Relay& copies,
+    cudaStream_t kernels,
+    Staging& staging) {
+  const Kernels& own = required(kind, holds(data, bytes, buffer) && staging.takes(bytes));
+  if (bytes == 0) {
+    return;
+  }
+  const auto launch = [&](codec::Bytes heads, codec::Window window) {
+    own.module->launch(
+        own.unpack_window,
+        codec::thread_blocks(bytes, blocks),
+        codec::kThreads,
+        kernels,
+        codec::Target{static_cast<char*>(data), bytes},
+        heads,
+        window);
+  };
+  staging.bring(bytes, buffer, end(buffer), copies, kernels, launch);
 }
 
 uint64_t Packer::written(const HostBuffer& buffer) {

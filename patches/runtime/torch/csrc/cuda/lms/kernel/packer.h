@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/kernel/module.h>
 #include <torch/csrc/cuda/lms/kernel/pinned.h>
+#include <torch/csrc/cuda/lms/kernel/staging.h>
 #include <torch/csrc/cuda/lms/kernel/zeroed.h>
 
 #include <c10/core/Device.h>
@@ -48,6 +49,9 @@ class Packer {
   // buffer needs codec::buffer_bytes(bytes). It may have up to codec::kParts parts, because that
   // many are passed to a kernel.
   static bool fits(const void* data, size_t bytes, const HostBuffer& buffer);
+  // The same if they pack by way of device memory.
+  static bool
+  fits(const void* data, size_t bytes, const HostBuffer& buffer, const Staging& staging);
   // Whether they can unpack what they packed into a buffer, which may have been cut off since.
   static bool holds(const void* data, size_t bytes, const HostBuffer& buffer);
 
@@ -61,6 +65,19 @@ class Packer {
       const HostBuffer& buffer,
       unsigned blocks,
       cudaStream_t stream);
+
+  // The same by way of device memory. The buffer needs staging.buffer_bytes(bytes). `share` is what
+  // will probably be left of a byte. Ends on the stream of copies.
+  void pack(
+      codec::Kind kind,
+      const void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      double share,
+      unsigned blocks,
+      cudaStream_t kernels,
+      Relay& copies,
+      Staging& staging);
 
   // Packs the block again if *differs, on the device, is not 0 by then, and needs the whole buffer
   // for what comes of it. Of the summary, written() stays that of pack(). May run at the same time
@@ -84,6 +101,18 @@ class Packer {
       unsigned blocks,
       cudaStream_t stream);
 
+  // The same by way of device memory. What packed the block must have finished. Ends on the stream
+  // of kernels.
+  void unpack(
+      codec::Kind kind,
+      void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      unsigned blocks,
+      Relay& copies,
+      cudaStream_t kernels,
+      Staging& staging);
+
   // How many bytes pack() has written; 0 as long as it has not finished.
   static uint64_t written(const HostBuffer& buffer);
   // How many bytes of the buffer have to be kept. Valid when all that packs into it has finished.
@@ -95,7 +124,9 @@ class Packer {
     std::string why;
     std::unique_ptr<Module> module;
     Module::Kernel pack = nullptr;
+    Module::Kernel pack_piece = nullptr;
     Module::Kernel unpack = nullptr;
+    Module::Kernel unpack_window = nullptr;
   };
 
   Kernels& of(codec::Kind kind) {

@@ -1,10 +1,11 @@
 #include <torch/csrc/cuda/lms/move/meter.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace torch::cuda::lms {
 
-void Meter::begins(cudaStream_t stream, size_t bytes) {
+void Meter::begins(cudaStream_t stream, cudaStream_t second, size_t bytes) {
   if (!pending_.empty() && !pending_.back().end) {
     pending_.pop_back(); // CUDA refused that transfer
   }
@@ -15,8 +16,10 @@ void Meter::begins(cudaStream_t stream, size_t bytes) {
     rate();
   }
   if (pending_.size() < kPending) {
-    if (auto begin = TimedEvent::record(stream)) {
-      pending_.push_back({bytes, std::move(begin), nullptr});
+    auto begin = TimedEvent::record(stream);
+    auto other = second != nullptr ? TimedEvent::record(second) : nullptr;
+    if (begin && (other || second == nullptr)) {
+      pending_.push_back({bytes, std::move(begin), std::move(other), nullptr});
     }
   }
 }
@@ -36,6 +39,9 @@ double Meter::rate() {
     double seconds = 0;
     try {
       seconds = sample.end->since(*sample.begin);
+      if (sample.second) {
+        seconds = std::min(seconds, sample.end->since(*sample.second));
+      }
     } catch (const c10::Error&) {
       (void)cudaGetLastError();
     }

@@ -16,8 +16,13 @@ namespace torch::cuda::lms {
 class Meter {
  public:
   // Around a transfer of this number of bytes; 0 if it is not known. Only some transfers are
-  // measured. Nothing throws.
-  void begins(cudaStream_t stream, size_t bytes);
+  // measured. A transfer that uses two streams begins when both have done what was issued before,
+  // though a part of it may run before that: then it takes no longer than it delays the next one.
+  // Nothing throws.
+  void begins(cudaStream_t stream, size_t bytes) {
+    begins(stream, nullptr, bytes);
+  }
+  void begins(cudaStream_t stream, cudaStream_t second, size_t bytes);
   void ends(cudaStream_t stream);
 
   // Bytes per second, as Rates::median(); 0 if nothing was measured.
@@ -27,6 +32,7 @@ class Meter {
   struct Sample {
     size_t bytes;
     std::unique_ptr<TimedEvent> begin;
+    std::unique_ptr<TimedEvent> second; // null if there is one stream
     std::unique_ptr<TimedEvent> end; // null until the transfer was issued
   };
 

@@ -195,28 +195,31 @@ void Mover::show(compat::Range& range, const char* transfer, const Block& block)
 void Mover::copy_out(Block& block) {
   compat::Range range;
   show(range, "page-out", block);
-  block.left = transfer_.page_out(engine_of(block), copy_bytes(block), [&](cudaStream_t stream) {
-    if (block.host.packed != codec::Kind::None) {
-      supply_.packing().pack(block, stream);
-    } else {
-      Transfer::copy_out(block.host.buffer, block.memory.get(), block.size, stream);
-      supply_.packing().copied(block);
-    }
-  });
+  block.left = transfer_.page_out(
+      engine_of(block), copy_bytes(block), [&](Relay& copies, cudaStream_t kernels) {
+        if (block.host.packed != codec::Kind::None) {
+          return supply_.packing().pack(block, kernels, copies);
+        }
+        Transfer::copy_out(block.host.buffer, block.memory.get(), block.size, copies.stream());
+        supply_.packing().copied(block);
+        return copies.stream();
+      });
 }
 
 // The reverse, into this memory. Throws c10::Error.
 void Mover::copy_in(Block& block, void* memory) {
   compat::Range range;
   show(range, "page-in", block);
-  block.arrived = transfer_.page_in(engine_of(block), copy_bytes(block), [&](cudaStream_t stream) {
-    if (block.host.packed != codec::Kind::None) {
-      supply_.packing().unpack(block, memory, stream);
-      checker().arrived(*block.host.hash, memory, block.size, stream);
-    } else {
-      Transfer::copy_in(memory, block.host.buffer, block.size, stream);
-    }
-  });
+  block.arrived = transfer_.page_in(
+      engine_of(block), copy_bytes(block), [&](Relay& copies, cudaStream_t kernels) {
+        if (block.host.packed != codec::Kind::None) {
+          const cudaStream_t last = supply_.packing().unpack(block, memory, copies, kernels);
+          checker().arrived(*block.host.hash, memory, block.size, last);
+          return last;
+        }
+        Transfer::copy_in(memory, block.host.buffer, block.size, copies.stream());
+        return copies.stream();
+      });
 }
 
 // Makes the stream wait for the block's uses on other streams: for the last use that an operator
@@ -259,8 +262,9 @@ bool Mover::start_page_out(Block& block, Checker::Pace pace) {
   if (!hashes_in_line(block, pace)) {
     pace = Checker::Pace::Beside;
   }
+  const cudaStream_t out = transfer_.out(engine_of(block));
   // The first stream that reads the block.
-  const cudaStream_t first = !checked(block)                 ? transfer_.out()
+  const cudaStream_t first = !checked(block)                 ? out
                              : pace == Checker::Pace::InLine ? block.home->stream()
                                                              : transfer_.ahead();
   try {
@@ -272,13 +276,13 @@ bool Mover::start_page_out(Block& block, Checker::Pace pace) {
       block.arrived->block(first);
     }
     if (block.host.touched) {
-      block.host.touched->block(transfer_.out()); // it is about to be overwritten
+      block.host.touched->block(out); // it is about to be overwritten
     }
     if (checked(block)) {
       // The hash is computed before the copy: a write in between is then copied, and the release
       // check finds a different hash.
       checker().hash(*block.host.hash, block.memory.get(), block.size, pace, first);
-      transfer_.events().record(first)->block(transfer_.out());
+      transfer_.events().record(first)->block(out);
     }
     copy_out(block);
     block.host.touched = block.left;
@@ -296,9 +300,7 @@ bool Mover::start_page_out(Block& block, Checker::Pace pace) {
 // device. The copies that were issued may still write the host buffer, so this waits for them.
 void Mover::revert(Block& block) {
   (void)cudaGetLastError();
-  (void)cudaStreamSynchronize(transfer_.ahead());
-  (void)cudaStreamSynchronize(transfer_.out());
-  (void)cudaStreamSynchronize(transfer_.in()); // the last page-in may still read the buffer
+  transfer_.wait(); // the last page-in may still read the buffer, too
   if (block.home && compat::is_external(*block.home)) {
     (void)cudaDeviceSynchronize(); // the user may have destroyed the stream
   } else if (block.home) {
@@ -324,7 +326,8 @@ bool Mover::finish_page_out(Block& block, c10::StorageImpl& storage) {
   // If the home stream is unknown or may have been destroyed, it cannot order anything. The stream
   // of the copies does this instead, and the memory is kept until its work is done.
   const bool ordered = block.home && lasting(*block.home);
-  const cudaStream_t home = ordered ? block.home->stream() : transfer_.out();
+  const cudaStream_t home =
+      ordered ? block.home->stream() : transfer_.out(Transfer::Engine::Copies);
   EventRef done;
   try {
     // Unseen writes may be queued on the home stream, and on the other streams that use the block.
@@ -502,8 +505,7 @@ void Mover::page_in(Block& block, at::DataPtr&& memory) {
   } catch (const c10::Error&) {
     // The copy may have been issued, and the memory is about to be freed: wait for the copy.
     (void)cudaGetLastError();
-    (void)cudaStreamSynchronize(transfer_.in());
-    (void)cudaGetLastError();
+    transfer_.wait();
     block.arrived.reset();
     block.state.to(State::PagedOut);
     throw;
@@ -638,7 +640,7 @@ void Mover::discard(Block& block, bool captured) noexcept {
 // An event after all transfers and known uses of the block, except those that are being captured:
 // what a graph uses stays for as long as the graph may run.
 EventRef Mover::end_of_uses(Block& block) {
-  const cudaStream_t out = transfer_.out();
+  const cudaStream_t out = transfer_.out(Transfer::Engine::Copies);
   for (const Use& use : block.uses) {
     Timeline& line = *use.timeline;
     // A stream that the user may have destroyed cannot be asked whether it is captured.

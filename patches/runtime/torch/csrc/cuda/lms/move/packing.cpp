@@ -59,6 +59,20 @@ codec::Kind Packing::wanted(const Block& block) {
   return block.origin.kind;
 }
 
+void Packing::make(codec::Kind kind) noexcept {
+  packer_.make(kind);
+  try {
+    if (!made_out_) {
+      made_out_ = std::make_unique<Staging>();
+    }
+    if (!made_in_) {
+      made_in_ = std::make_unique<Staging>();
+    }
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError(); // kernels use host memory themselves, which is slower
+  }
+}
+
 unsigned Packing::thread_blocks(const Block& block) const {
   const auto found = known_.find(like(block));
   const double left = found == known_.end() ? 0 : static_cast<double>(found->second.left);
@@ -69,15 +83,21 @@ unsigned Packing::thread_blocks(const Block& block) const {
   return std::min(std::max(wanted, least), most);
 }
 
-void Packing::pack(Block& block, cudaStream_t stream) {
-  packer_.pack(
-      block.host.packed,
-      block.memory.get(),
-      block.size,
-      block.host.buffer,
-      thread_blocks(block),
-      stream);
+cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
+  const HostCopy& host = block.host;
+  const unsigned blocks = thread_blocks(block);
+  const auto found = known_.find(like(block));
+  // A piece takes all the room that is expected, so blocks that may not shrink go without.
+  const bool shrinks = found != known_.end() && found->second.choice.shrinks();
+  const double left = shrinks ? static_cast<double>(found->second.left) : 0;
   block.host.learned = false;
+  const void* const data = block.memory.get();
+  if (out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
+    packer_.pack(host.packed, data, block.size, host.buffer, left, blocks, kernels, copies, *out_);
+    return copies.stream();
+  }
+  packer_.pack(host.packed, data, block.size, host.buffer, blocks, kernels);
+  return kernels;
 }
 
 void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t stream) {
@@ -91,15 +111,26 @@ void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t s
       stream);
 }
 
-void Packing::unpack(const Block& block, void* memory, cudaStream_t stream) {
-  packer_.unpack(
-      block.host.packed, memory, block.size, block.host.buffer, thread_blocks(block), stream);
+cudaStream_t
+Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels) {
+  const HostCopy& host = block.host;
+  const unsigned blocks = thread_blocks(block);
+  const bool packed = !host.touched || host.touched->done(); // otherwise its end is not known yet
+  if (in_ && packed && in_->takes(block.size)) {
+    packer_.unpack(host.packed, memory, block.size, host.buffer, blocks, copies, kernels, *in_);
+  } else {
+    waits_.record(copies.stream());
+    waits_.block(kernels);
+    packer_.unpack(host.packed, memory, block.size, host.buffer, blocks, kernels);
+  }
+  return kernels;
 }
 
 bool Packing::holds(const Block& block, const char* bytes) {
   const PinnedMemory memory = pinned(block.size);
   const OwnStream stream;
-  unpack(block, memory.get(), stream);
+  packer_.unpack(
+      block.host.packed, memory.get(), block.size, block.host.buffer, kMostFewBlocks, stream);
   C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   return std::memcmp(memory.get(), bytes, block.size) == 0;
 }
@@ -130,8 +161,12 @@ void Packing::copied(const Block& block) {
   }
 }
 
+size_t Packing::most(const Block& block) const {
+  return out_ ? out_->buffer_bytes(block.size) : codec::buffer_bytes(block.size);
+}
+
 size_t Packing::expected(const Block& block) const {
-  const size_t most = codec::buffer_bytes(block.size);
+  const size_t most = this->most(block);
   const auto found = known_.find(like(block));
   const double bytes = found == known_.end()
                            ? kFirstShare * static_cast<double>(most)

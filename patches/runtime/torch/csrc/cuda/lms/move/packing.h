@@ -5,12 +5,14 @@
 #include <torch/csrc/cuda/lms/codec/choice.h>
 #include <torch/csrc/cuda/lms/codec/totals.h>
 #include <torch/csrc/cuda/lms/kernel/packer.h>
+#include <torch/csrc/cuda/lms/kernel/staging.h>
 
 #include <c10/core/Device.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -36,12 +38,12 @@ class Packing {
   codec::Kind unprepared() const {
     return unprepared_;
   }
-  void make(codec::Kind kind) noexcept {
-    packer_.make(kind);
-  }
+  void make(codec::Kind kind) noexcept;
   void made(codec::Kind kind) {
     packer_.made(kind);
     unprepared_ = codec::Kind::None;
+    out_ = made_out_.get();
+    in_ = made_in_.get();
   }
 
   // Whether compression is useful to the program, or is tried. Otherwise nothing is compressed,
@@ -56,11 +58,13 @@ class Packing {
     hurry_ = hurry;
   }
 
-  // The next three are for a block whose host copy is packed. They throw c10::Error.
-  void pack(Block& block, cudaStream_t stream);
+  // The next three are for a block whose host copy is packed. They throw c10::Error. Two of them
+  // use both streams of a direction, and return the one on which they end. Copies wait for kernels
+  // then, or kernels for copies.
+  cudaStream_t pack(Block& block, cudaStream_t kernels, Relay& copies);
   // Packs it again if *differs, on the device, is not 0.
   void repack(const Block& block, const uint32_t* differs, cudaStream_t stream);
-  void unpack(const Block& block, void* memory, cudaStream_t stream);
+  cudaStream_t unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels);
 
   // Whether the block's host copy holds these bytes, in host memory. Waits for the device: only for
   // tests.
@@ -71,7 +75,9 @@ class Packing {
   // The block is about to be copied as it is.
   void copied(const Block& block);
 
-  // How many bytes of a host buffer the block will probably need, if it is packed.
+  // How large the host buffer of a block has to be while it is packed, and how many bytes of it the
+  // block will probably need afterwards.
+  size_t most(const Block& block) const;
   size_t expected(const Block& block) const;
 
   // The time that a transfer takes, as a share of the time of a copy of all its bytes. 1 if the
@@ -124,6 +130,13 @@ class Packing {
 
   const Settings& settings_;
   Packer packer_;
+  // By make(), to which they belong until made().
+  std::unique_ptr<Staging> made_out_;
+  std::unique_ptr<Staging> made_in_;
+  // Null as long as there are none.
+  Staging* out_ = nullptr;
+  Staging* in_ = nullptr;
+  Event waits_; // of kernels for a stream of copies
   std::unordered_map<Like, Known, Hash> known_;
   codec::Totals totals_;
   std::string trouble_;

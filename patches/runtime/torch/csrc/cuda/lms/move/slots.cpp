@@ -19,8 +19,8 @@ size_t pages(size_t bytes) {
 
 } // namespace
 
-Demand Slots::demand(const Block& block, size_t expected) {
-  const size_t bytes = pages(codec::buffer_bytes(block.size));
+Demand Slots::demand(size_t most, size_t expected) {
+  const size_t bytes = pages(most);
   return {bytes, bytes - std::min(bytes, pages(expected)), 0};
 }
 

@@ -25,8 +25,9 @@ class Slots {
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
 
-  // What a buffer needs into which the block is packed, if this many bytes will probably stay.
-  static Demand demand(const Block& block, size_t expected);
+  // What a buffer needs into which a block is packed: how many bytes at most, and how many of them
+  // will probably stay.
+  static Demand demand(size_t most, size_t expected);
 
   // The block is going to be packed into its buffer, which has this number of spare bytes.
   void taken(Block& block, size_t spare);

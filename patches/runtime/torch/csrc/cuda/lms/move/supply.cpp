@@ -38,7 +38,7 @@ bool Supply::take(Block& block, bool release) {
   }
   Demand demand{block.size};
   if (kind != codec::Kind::None) {
-    demand = Slots::demand(block, packing_.expected(block));
+    demand = Slots::demand(packing_.most(block), packing_.expected(block));
   }
   demand.coming = slots_.coming();
   HostBuffer buffer;

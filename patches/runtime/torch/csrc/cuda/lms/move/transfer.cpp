@@ -2,12 +2,17 @@
 
 namespace torch::cuda::lms {
 
-// That of kernels: those that compress must not wait until compute's have no more to do.
-int Transfer::priority() {
-  int lowest = 0;
-  int highest = 0;
-  C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  return highest;
+void Transfer::wait() const noexcept {
+  for (const cudaStream_t stream :
+       {cudaStream_t(ahead_),
+        out_.relay.stream(),
+        cudaStream_t(out_.kernels),
+        in_.relay.stream(),
+        cudaStream_t(in_.kernels)}) {
+    if (cudaStreamSynchronize(stream) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  }
 }
 
 void Transfer::copy_out(

@@ -17,12 +17,19 @@ namespace torch::cuda::lms {
 // current for every call.
 class Transfer {
  public:
-  Transfer() : Transfer(priority()) {}
+  Transfer() : Transfer(OwnStream::highest()) {}
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  cudaStream_t out() const {
-    return out_.relay.stream();
+  // What moves the bytes. The program's copies wait for other copies only. Kernels take no turns,
+  // because a kernel that has to wait for another stream starts later, when compute's kernels have
+  // taken all multiprocessors: compressed iterations took 12 to 16 % longer on an H200.
+  enum class Engine { Copies, Kernels };
+
+  // The stream on which a page-out, or a page-in, begins. Kernels that pack have one of their own,
+  // so that they run ahead of the copies.
+  cudaStream_t out(Engine engine) const {
+    return engine == Engine::Kernels ? out_.kernels : out_.relay.stream();
   }
   cudaStream_t in() const {
     return in_.relay.stream();
@@ -31,16 +38,15 @@ class Transfer {
     return ahead_;
   }
 
-  // What moves the bytes. The program's copies wait for other copies only. Kernels take no turns,
-  // because a kernel that has to wait for another stream starts later, when compute's kernels have
-  // taken all multiprocessors: compressed iterations took 12 to 16 % longer on an H200.
-  enum class Engine { Copies, Kernels };
+  // Waits until nothing runs on any of the streams. Errors are ignored.
+  void wait() const noexcept;
 
   // Work that follows a call of page_out() or page_in() needs a new call of out() or in().
   //
-  // Each function calls copy(stream), which issues a transfer on the stream, and returns an event
-  // that is complete when the transfer is. Throws what copy() throws; some of the transfer may have
-  // been issued then. `bytes` is what a copy would move in the same time; 0 if that is not known.
+  // Each function calls copy(relay of copies, stream of kernels), which issues a transfer and
+  // returns the stream on which that ends, and returns an event that is complete when the transfer
+  // is. Throws what copy() throws; some of the transfer may have been issued then. `bytes` is what
+  // a copy would move in the same time; 0 if that is not known.
   template <typename Copy>
   EventRef page_out(Engine engine, size_t bytes, Copy copy) {
     return transfer(out_, engine, bytes, copy);
@@ -71,35 +77,36 @@ class Transfer {
 
  private:
   struct Direction {
-    explicit Direction(int priority) : relay(priority) {}
+    explicit Direction(int priority) : relay(priority), kernels(priority) {}
 
     Meter& meter(Engine engine) {
-      return engine == Engine::Copies ? copies : kernels;
+      return engine == Engine::Copies ? copied : packed;
     }
     double rate(Engine engine) {
       const double rate = meter(engine).rate();
-      return rate > 0 ? rate : std::max(copies.rate(), kernels.rate());
+      return rate > 0 ? rate : std::max(copied.rate(), packed.rate());
     }
 
-    Relay relay;
-    Meter copies;
-    Meter kernels;
+    Relay relay; // of copies
+    OwnStream kernels;
+    Meter copied;
+    Meter packed;
   };
 
   explicit Transfer(int priority) : out_(priority), in_(priority), ahead_(priority) {}
 
-  static int priority();
-
   template <typename Copy>
   EventRef transfer(Direction& direction, Engine engine, size_t bytes, Copy copy) {
+    const cudaStream_t kernels = direction.kernels;
     if (engine == Engine::Copies) {
       direction.relay.next(bytes);
+      direction.copied.begins(direction.relay.stream(), bytes);
+    } else {
+      direction.packed.begins(direction.relay.stream(), kernels, bytes);
     }
-    const cudaStream_t stream = direction.relay.stream();
-    direction.meter(engine).begins(stream, bytes);
-    copy(stream);
-    direction.meter(engine).ends(stream);
-    return events_.record(stream);
+    const cudaStream_t last = copy(direction.relay, kernels);
+    direction.meter(engine).ends(last);
+    return events_.record(last);
   }
 
   Direction out_;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/csrc/cuda/lms/compat/compat.h>
+#include <torch/csrc/cuda/lms/compat/capture.h>
 
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>

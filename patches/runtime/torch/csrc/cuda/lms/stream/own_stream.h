@@ -13,6 +13,13 @@ class OwnStream {
   explicit OwnStream(int priority = 0) {
     C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
   }
+  // Kernels that move data must not wait until compute's have no more to do.
+  static int highest() {
+    int lowest = 0;
+    int highest = 0;
+    C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    return highest;
+  }
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
   ~OwnStream() {

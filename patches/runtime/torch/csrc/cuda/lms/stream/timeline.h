@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/compat/compat.h>
 #include <torch/csrc/cuda/lms/stream/event.h>
 
 #include <c10/cuda/CUDAGuard.h>

@@ -1,0 +1,78 @@
+"""How fast a direction is, from transfers that use one stream or two."""
+
+from __future__ import annotations
+
+import pytest
+from cxx import CUDA_OPTIONS, HERE, compile_cxx
+from hardware import simulated
+from simcuda.process import run_sim
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    output = tmp_path_factory.mktemp("meter") / "meter.so"
+    compile_cxx(HERE / "meter.cpp", output, "-shared", "-fPIC", *CUDA_OPTIONS)
+    return str(output)
+
+
+def transfers(device, library, ways):
+    """GB/s of the meter, after each of some transfers of 16 MiB to the host.
+
+    Each is queued while the one before is under way. "copy" uses a stream, "packed" has a kernel on
+    a stream of its own first, "slow" has one that takes longer than the copy, and "late" one that
+    waits for other work.
+    """
+    import ctypes
+
+    import torch
+
+    meters = ctypes.CDLL(library)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    for name, result, *parameters in (
+        ("new", pointer),
+        ("begins", None, pointer, pointer, pointer, size),
+        ("ends", None, pointer, pointer),
+        ("rate", ctypes.c_double, pointer),
+    ):
+        function = getattr(meters, f"meter_{name}")
+        function.restype, function.argtypes = result, parameters
+    block = torch.zeros(16 << 20, dtype=torch.uint8, device="cuda")
+    host = torch.zeros(16 << 20, dtype=torch.uint8).pin_memory()
+    copies, kernels = torch.cuda.Stream(), torch.cuda.Stream()
+    device.takes(copies.cuda_stream, 0, 0.0, 0.0)  # this thread moves the host's time
+    torch.cuda.synchronize()
+    found = []
+    for way in ways:
+        meter = meters.meter_new()
+        for _ in range(4):
+            second = None if way == "copy" else kernels.cuda_stream
+            if way == "late":
+                device.takes(kernels.cuda_stream, 0, 20e-3, 0.0)
+            meters.meter_begins(meter, copies.cuda_stream, second, block.numel())
+            if way != "copy":
+                seconds = 8e-3 if way == "slow" else 2e-3
+                device.takes(kernels.cuda_stream, 0, seconds, 0.0)
+                with torch.cuda.stream(kernels):
+                    block.add_(0)
+                copies.wait_stream(kernels)
+            with torch.cuda.stream(copies):
+                host.copy_(block, non_blocking=True)
+            meters.meter_ends(meter, copies.cuda_stream)
+        torch.cuda.synchronize()
+        found.append(meters.meter_rate(meter) / 1e9)
+        meters.meter_delete(ctypes.c_void_p(meter))
+    return found
+
+
+@simulated
+def test_what_overlaps_with_the_transfer_before_is_not_counted(library: str) -> None:
+    ways = ["copy", "packed", "slow", "late"]
+    copy, packed, slow, late = run_sim(
+        transfers, library, ways, mib=128, timing=1, to_host=4000, to_device=4000
+    )
+    assert copy == pytest.approx(4, rel=0.01)
+    assert packed == pytest.approx(4, rel=0.01)
+    assert slow == pytest.approx(16 * MIB / 8e-3 / 1e9, rel=0.01)
+    assert late == pytest.approx(16 * MIB / (2e-3 + 16 * MIB / 4e9) / 1e9, rel=0.01)
