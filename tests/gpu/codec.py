@@ -8,7 +8,7 @@ compiled by the NVRTC that torch brings. Prints, for each kind of data,
 - left: bytes that go over the link, as a share of the data
 - out, in: GB/s of data (not of packed bytes) from device memory to a pinned host buffer and back,
   beside a plain copy of the same data by the copy engine; then in both directions at the same
-  time, as while a model is trained
+  time, as while a model is trained, and the same by way of device memory
 - for dense bf16, how much longer matrix products take while it is packed on another stream
 
 and leaves codec.json in DIR. Fails when a bit is another one after unpacking.
@@ -79,8 +79,9 @@ class Case:
         if not packer.available(self.kind):
             raise SystemExit(f"{name}: {packer.why(self.kind)}")
         self.back = torch.zeros_like(self.data)
-        self.host = torch.empty(packer.buffer_bytes(self.size), dtype=torch.uint8).pin_memory()
+        self.host = torch.empty(packer.staged_bytes(self.size), dtype=torch.uint8).pin_memory()
         self.parts = [(self.host.data_ptr(), self.host.numel())]
+        self.left = 1.0
 
     def pack(self, blocks: int) -> None:
         import torch
@@ -94,19 +95,35 @@ class Case:
         stream = torch.cuda.current_stream()
         self.packer.unpack(self.kind, self.back.data_ptr(), self.size, self.parts, blocks, stream)
 
+    def pack_staged(self, blocks: int) -> None:
+        import torch
+
+        block = (self.kind, self.data.data_ptr(), self.size, self.parts)
+        self.packer.pack_staged(*block, blocks, torch.cuda.current_stream(), self.left)
+
+    def unpack_staged(self, blocks: int) -> None:
+        import torch
+
+        block = (self.kind, self.back.data_ptr(), self.size, self.parts)
+        self.packer.unpack_staged(*block, blocks, torch.cuda.current_stream())
+
     def check(self, blocks: int) -> float:
         """The share that is left. Exits if other bits come back."""
         import torch
 
-        self.host.fill_(0x5A)
-        self.back.fill_(0xA5)
-        self.pack(blocks)
-        self.unpack(blocks)
-        torch.cuda.synchronize()
-        if not torch.equal(self.back, self.data):
-            wrong = int((self.back != self.data).nonzero()[0])
-            raise SystemExit(f"{self.name}, {blocks} blocks: byte {wrong} is another one")
-        return self.packer.written(self.parts) / self.size
+        ways = ((self.pack, self.unpack), (self.pack_staged, self.unpack_staged))
+        for pack, unpack in ways:
+            self.host.fill_(0x5A)
+            self.back.fill_(0xA5)
+            pack(blocks)
+            torch.cuda.synchronize()
+            unpack(blocks)
+            torch.cuda.synchronize()
+            if not torch.equal(self.back, self.data):
+                wrong = int((self.back != self.data).nonzero()[0])
+                raise SystemExit(f"{self.name}, {blocks} blocks: byte {wrong} is another one")
+            self.left = self.packer.written(self.parts) / self.size
+        return self.left
 
     def rate(self, work: Callable[[], None]) -> float:
         """GB/s of data."""
@@ -136,11 +153,14 @@ class Case:
 
     def measure_both(self, back: Case, blocks: tuple[int, ...]) -> dict:
         """This one goes to the host, and the other one comes back, at the same time."""
-        found: dict = {"copies": self.both_rates(self.copy_out, back.copy_in), "blocks": {}}
+        copies = self.both_rates(self.copy_out, back.copy_in)
+        found: dict = {"copies": copies, "blocks": {}, "staged": {}}
         back.check(max(blocks))
         for count in blocks:
             out, home = partial(self.pack, count), partial(back.unpack, count)
             found["blocks"][count] = self.both_rates(out, home)
+            out, home = partial(self.pack_staged, count), partial(back.unpack_staged, count)
+            found["staged"][count] = self.both_rates(out, home)
         return found
 
     def both_rates(self, *directions: Callable[[], None]) -> dict[str, float]:
@@ -239,6 +259,10 @@ def main() -> None:
                     for cell in (both["copies"], *both["blocks"].values())
                 )
                 print(f"  at the same time         {cells}", flush=True)
+                cells = "  ".join(
+                    f"{cell['out']:5.1f}/{cell['in']:5.1f}" for cell in both["staged"].values()
+                )
+                print(f"  by way of device memory                {cells}", flush=True)
                 if name == "bf16 dense":
                     row["beside"] = {n: beside(case, n, arguments.width) for n in blocks}
                     for n, found in row["beside"].items():

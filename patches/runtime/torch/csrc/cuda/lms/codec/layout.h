@@ -10,7 +10,8 @@
 //
 //   a line   the summary: bytes written, chunks that did not shrink, and where the last one ends
 //   lines    the heads of kGroup chunks each
-//   chunks   in any order; each begins at a line
+//   chunks   in any order; each begins at a line, or at 16 bytes if it was packed by way of device
+//            memory, in pieces (kernel/staging.h)
 //
 // A head has 8 bytes, and says where the chunk is, in units of 16 bytes from the start of the
 // buffer (32 bits), and how it is packed:
@@ -34,7 +35,8 @@
 //
 // A warp takes the lines for a chunk from a counter when it knows how many the chunk needs. So the
 // chunks are next to each other, in the order in which their sizes were known, and the buffer is as
-// large as what is in it, and up to a line more for each chunk. How large that is, the host learns
+// large as what is in it, and up to a line more for each chunk. A piece has a counter of its own,
+// and behind its chunks there may be room that is not used. How large that is, the host learns
 // when the kernel has ended. So a buffer has room for chunks that do not shrink while it is
 // written, and afterwards the host cuts it off behind the last chunk.
 namespace torch::cuda::lms::codec {

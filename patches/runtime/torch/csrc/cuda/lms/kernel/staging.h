@@ -18,7 +18,7 @@ namespace torch::cuda::lms {
 // Device memory by way of which packed bytes move in one direction, in pieces: the copy engine
 // moves one while kernels work on the others. Kernels that read or write host memory themselves are
 // slower while the other direction is in use, and make its copies slower
-// (docs/results/2026-11-28-both-directions.md). Used under the LMS mutex, with the device current.
+// (docs/results/2026-11-28-staging.md). Used under the LMS mutex, with the device current.
 // Whoever destroys it has to wait for its streams first.
 class Staging {
  public:
