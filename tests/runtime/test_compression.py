@@ -356,6 +356,37 @@ def test_turned_off_while_blocks_are_away():
     assert torch.equal(x.cpu(), values)
 
 
+def with_memory_for_pieces(device, memory):
+    """Packs a tensor three times. Returns the kernels that ran, and whether each bit came back."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("on")
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._watch()
+    value = torch.randn(1 << 18, generator=torch.Generator().manual_seed(1)).bfloat16()
+    same = True
+    for _ in range(3):
+        x = value.cuda()
+        x.sum()
+        if not memory:
+            device.fault("cudaMemGetInfo", 1, from_=True)
+        torch.cuda.reclaim_inactive()
+        device.clear_faults()
+        torch.cuda.synchronize()
+        same = same and torch.equal(x.cpu().view(torch.int16), value.view(torch.int16))
+    return sorted(name for name in device.thread_blocks() if "pack" in name), same
+
+
+@simulated
+def test_without_memory_for_pieces():
+    """Kernels use host memory themselves then, as they do while nothing is known of a tensor."""
+    kernels = ["lms_pack", "lms_unpack"]
+    assert run_sim(with_memory_for_pieces, False, mib=64) == [kernels, True]
+    kernels = ["lms_pack", "lms_pack_piece", "lms_unpack", "lms_unpack_window"]
+    assert run_sim(with_memory_for_pieces, True, mib=64) == [kernels, True]
+
+
 def with_another_bit(_):
     """What a program is told that uses a tensor whose compressed bytes have changed on the host."""
     import torch

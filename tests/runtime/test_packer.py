@@ -348,6 +348,28 @@ def test_the_order_of_streams(packer: Packer, device) -> None:
     assert races(lambda: host_reads(2 * KIB)), "slots"
 
 
+@simulated
+@pytest.mark.parametrize("size", [20 * KIB, 300 * KIB], ids=["a piece", "pieces"])
+def test_blocks_that_follow_each_other(packer: Packer, device, size: int) -> None:
+    """Nothing overwrites what an earlier block still needs in device memory."""
+    blocks = [Block(packer, values_of(size, k)) for k in range(4)]
+    streams = [torch.cuda.Stream() for _ in blocks]
+    assert packer.available(1)
+    device.clear_races()
+    for block, stream in zip(blocks, streams, strict=True):
+        packer.pack_staged(1, block.address, block.size, block.parts, stream=stream)
+    torch.cuda.synchronize()
+    for block in blocks:
+        block.device[: block.size] = 1
+    torch.cuda.synchronize()
+    for block, stream in zip(blocks, streams, strict=True):
+        kept = block.kept(packer)
+        packer.unpack_staged(1, block.address, block.size, kept, stream=stream)
+    for block in blocks:
+        block.assert_comes_back()
+    assert device.races() == []
+
+
 # What the first call of available() makes.
 LOADING = (
     "cudaDeviceGetAttribute",
