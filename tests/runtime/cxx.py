@@ -19,9 +19,11 @@ RUNTIME = Path(os.environ.get("LMS_RUNTIME", HERE.parents[1] / "patches" / "runt
 TORCH = Path(torch.__file__).parent
 
 
+_CUDA = (torch.version.cuda or "0").split(".")[0] + "000"
 # For code that includes CUDA headers and calls PyTorch's CUDA libraries.
 CUDA_OPTIONS = (
-    f"-DCUDART_VERSION={(torch.version.cuda or '0').split('.')[0]}000",
+    f"-DCUDART_VERSION={_CUDA}",
+    f"-DCUDA_VERSION={_CUDA}",  # c10's headers of 1.13 ask for it
     "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
     f"-I{HERE.parent / 'simcuda' / 'cuda_shim'}",
     "-Wl,--no-as-needed",
