@@ -48,15 +48,19 @@ class HostBuffer {
   // `bytes` bytes. The end of the buffer may be unused.
   template <typename Piece>
   void each(size_t bytes, Piece piece) const {
-    size_t offset = 0;
+    each(0, bytes, piece);
+  }
+  // The same for the bytes from `begin` to `end`. The offset is that from `begin`.
+  template <typename Piece>
+  void each(size_t begin, size_t end, Piece piece) const {
+    size_t offset = 0; // of the part in the buffer
     for (const HostPart& part : parts_) {
-      const size_t left = bytes - offset;
-      const size_t size = part.size < left ? part.size : left;
-      if (size == 0) {
-        return;
+      const size_t first = std::max(offset, begin);
+      const size_t last = std::min(offset + part.size, end);
+      if (first < last) {
+        piece(part.data + (first - offset), first - begin, last - first);
       }
-      piece(part.data, offset, size);
-      offset += size;
+      offset += part.size;
     }
   }
 

@@ -1,5 +1,7 @@
 #include <torch/csrc/cuda/lms/kernel/staging.h>
 
+#include <torch/csrc/cuda/lms/host/copy.h>
+
 #include <c10/cuda/CUDAException.h>
 
 #include <algorithm>
@@ -26,29 +28,6 @@ size_t piece_of_the_device() {
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   const size_t piece = std::min(kMostPiece, total / kPart);
   return std::max(kLeastPiece, piece / kGroupBytes * kGroupBytes);
-}
-
-// Calls copy(device address, host address, bytes) for the parts of a range of the buffer.
-template <typename Copy>
-void each_part(const HostBuffer& buffer, size_t begin, size_t end, char* device, Copy copy) {
-  buffer.each(end, [&](char* part, size_t offset, size_t size) {
-    const size_t skipped = begin > offset ? std::min(begin - offset, size) : 0;
-    if (skipped < size) {
-      copy(device + (offset + skipped - begin), part + skipped, size - skipped);
-    }
-  });
-}
-
-void copy_in(const HostBuffer& buffer, size_t begin, size_t end, char* to, cudaStream_t stream) {
-  each_part(buffer, begin, end, to, [&](char* device, char* host, size_t size) {
-    C10_CUDA_CHECK(cudaMemcpyAsync(device, host, size, cudaMemcpyHostToDevice, stream));
-  });
-}
-
-void copy_out(const HostBuffer& buffer, size_t begin, size_t end, char* from, cudaStream_t stream) {
-  each_part(buffer, begin, end, from, [&](char* device, char* host, size_t size) {
-    C10_CUDA_CHECK(cudaMemcpyAsync(host, device, size, cudaMemcpyDeviceToHost, stream));
-  });
 }
 
 } // namespace
@@ -127,12 +106,12 @@ void Staging::send(
     slot.full.record(kernels);
     copies.next(size);
     slot.full.block(copies.stream());
-    copy_out(buffer, begin, begin + size, slot.data, copies.stream());
+    copy_to_host(buffer, begin, begin + size, slot.data, copies.stream());
     slot.free.record(copies.stream());
     begin += size;
   }
   // After the last piece's event.
-  copy_out(buffer, codec::kLine, codec::kLine + heads_bytes, heads.data, copies.stream());
+  copy_to_host(buffer, codec::kLine, codec::kLine + heads_bytes, heads.data, copies.stream());
   heads.free.record(copies.stream());
 }
 
@@ -146,7 +125,7 @@ void Staging::bring(
   const size_t heads_bytes = codec::groups(bytes) * codec::kLine;
   Slot& heads = heads_.next();
   heads.free.block(copies.stream());
-  copy_in(buffer, codec::kLine, codec::kLine + heads_bytes, heads.data, copies.stream());
+  copy_to_device(buffer, codec::kLine, codec::kLine + heads_bytes, heads.data, copies.stream());
   size_t begin = codec::slots(bytes);
   for (bool more = true; more; begin += piece_) {
     more = begin + piece_ < end;
@@ -155,7 +134,7 @@ void Staging::bring(
     const size_t size = std::min(piece_ + codec::kChunk, end - std::min(begin, end));
     copies.next(size);
     slot.free.block(copies.stream());
-    copy_in(buffer, begin, begin + size, slot.data, copies.stream());
+    copy_to_device(buffer, begin, begin + size, slot.data, copies.stream());
     slot.full.record(copies.stream());
     slot.full.block(kernels);
     // A chunk of no bytes may begin at the end of the buffer.

@@ -4,6 +4,7 @@
 #include <torch/csrc/cuda/lms/base/log.h>
 #include <torch/csrc/cuda/lms/base/operation.h>
 #include <torch/csrc/cuda/lms/compat/range.h>
+#include <torch/csrc/cuda/lms/host/copy.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -200,7 +201,7 @@ void Mover::copy_out(Block& block) {
         if (block.host.packed != codec::Kind::None) {
           return supply_.packing().pack(block, kernels, copies);
         }
-        Transfer::copy_out(block.host.buffer, block.memory.get(), block.size, copies.stream());
+        copy_to_host(block.host.buffer, 0, block.size, block.memory.get(), copies.stream());
         supply_.packing().copied(block);
         return copies.stream();
       });
@@ -217,7 +218,7 @@ void Mover::copy_in(Block& block, void* memory) {
           checker().arrived(*block.host.hash, memory, block.size, last);
           return last;
         }
-        Transfer::copy_in(memory, block.host.buffer, block.size, copies.stream());
+        copy_to_device(block.host.buffer, 0, block.size, memory, copies.stream());
         return copies.stream();
       });
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <torch/csrc/cuda/lms/host/buffer.h>
 #include <torch/csrc/cuda/lms/move/meter.h>
 #include <torch/csrc/cuda/lms/stream/event.h>
 #include <torch/csrc/cuda/lms/stream/own_stream.h>
@@ -55,11 +54,6 @@ class Transfer {
   EventRef page_in(Engine engine, size_t bytes, Copy copy) {
     return transfer(in_, engine, bytes, copy);
   }
-
-  // Issue one copy per part of the buffer. Throw c10::Error if CUDA refuses.
-  static void
-  copy_out(const HostBuffer& host, const void* device, size_t bytes, cudaStream_t stream);
-  static void copy_in(void* device, const HostBuffer& host, size_t bytes, cudaStream_t stream);
 
   // How fast the two directions are, in bytes per second: with this engine if it has been used,
   // else with the other; 0 if not known yet.
