@@ -5,7 +5,6 @@
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstddef>
 
 namespace torch::cuda::lms {
