@@ -22,7 +22,7 @@ void meter_ends(Meter* meter, cudaStream_t stream) {
 }
 
 double meter_rate(Meter* meter) {
-  return meter->rate();
+  return meter->rates().median();
 }
 
 } // extern "C"

@@ -541,9 +541,9 @@ class TestAuto:
         assert sum(count["compressed_count"] > 0 for count in counts) > 4
         assert counts[-1]["planned_iterations"] == 1
         assert counts[-1]["page_out_count"] > 0
-        # How many, depends on the plan, and a GPU has other ones.
-        last = [count["compressed_count"] > 0 for count in counts[-3:]]
-        assert last == [fastest > 1] * 3, counts
+        # A GPU has other plans. What it pages out may not shrink, and be tried again now and then.
+        last = any(count["compressed_count"] > 0 for count in counts[-8:])
+        assert last == (fastest > 1), counts
 
     @simulated
     def test_slow_ways_do_not_end_the_trial(self):
@@ -579,3 +579,33 @@ def test_plans_with_compression():
     assert found == planned(9, lms=False)[0]
     assert counts[-1]["planned_iterations"] == 1
     assert 0 < counts[-1]["compressed_written_bytes"] < counts[-1]["compressed_bytes"]
+
+
+def noisy(_):
+    """Iterations of data that does not shrink. How many were planned, and the share left."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("on")
+    torch.cuda.lms._keep_plans(True)
+    torch.cuda.set_limit_lms(12 << 20)
+    torch.cuda.set_enabled_lms(True)
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randint(-(1 << 31), (1 << 31) - 1, (1 << 18,), generator=generator)] * 12
+    values = [value.to(torch.int32).cuda() for value in given]
+    for _ in range(12):
+        for value in values:
+            value.bitwise_not_()
+        torch.cuda.lms.step()
+        torch.cuda.lms._wait_for_plans()
+    stats = torch.cuda.lms.stats()
+    left = stats["compressed_written_bytes"] / stats["compressed_bytes"]
+    return [stats["planned_iterations"], left]
+
+
+@simulated
+def test_plans_although_nothing_shrinks():
+    """How fast transfers are is known from those alone."""
+    planned, left = run_sim(noisy, mib=64)
+    assert planned > 4
+    assert left > 0.99

@@ -11,8 +11,9 @@ MIB = 1 << 20
 program = program_of("rates")
 
 
-def median(program, *transfers):
+def median(program, *transfers, others=()):
     words = [str(word) for transfer in transfers for word in transfer]
+    words += ["other", *(str(word) for transfer in others for word in transfer)]
     return float(run_cxx(program, *words))
 
 
@@ -32,3 +33,14 @@ def test_many_small_transfers_count_as_their_bytes_do(program):
 
 def test_old_transfers_are_forgotten(program):
     assert median(program, (MIB << 10, 1), *[(MIB, 1)] * 63) == MIB
+
+
+def test_small_transfers_say_little(program):
+    """If all blocks are compressed but a small one, that one does not decide."""
+    small, large = (16384, 1), (MIB, 0.25)
+    assert median(program, small) == 16384
+    assert median(program, small, others=[large]) == 4 * MIB
+    assert median(program, others=[large]) == 4 * MIB
+    assert median(program, (16384, 2**-10), others=[large]) == 16 * MIB
+    assert median(program, (MIB, 1), others=[large]) == MIB
+    assert median(program, small, (MIB, 1), others=[large]) == MIB

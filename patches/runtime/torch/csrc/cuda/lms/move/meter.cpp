@@ -9,11 +9,12 @@ void Meter::begins(cudaStream_t stream, cudaStream_t second, size_t bytes) {
   if (!pending_.empty() && !pending_.back().end) {
     pending_.pop_back(); // CUDA refused that transfer
   }
-  if (bytes == 0 || (bytes < kSmallest && !rates_.empty())) {
+  // An event takes time, too.
+  if (bytes == 0 || (bytes < Rates::kLarge && !rates_.empty())) {
     return;
   }
   if (pending_.size() >= kPending) {
-    rate();
+    rates();
   }
   if (pending_.size() < kPending) {
     auto begin = TimedEvent::record(stream);
@@ -33,7 +34,7 @@ void Meter::ends(cudaStream_t stream) {
   }
 }
 
-double Meter::rate() {
+const Rates& Meter::rates() {
   while (!pending_.empty() && pending_.front().end && pending_.front().end->done()) {
     const Sample& sample = pending_.front();
     double seconds = 0;
@@ -50,7 +51,7 @@ double Meter::rate() {
     }
     pending_.pop_front();
   }
-  return rates_.median();
+  return rates_;
 }
 
 } // namespace torch::cuda::lms

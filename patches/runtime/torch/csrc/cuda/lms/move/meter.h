@@ -25,8 +25,8 @@ class Meter {
   void begins(cudaStream_t stream, cudaStream_t second, size_t bytes);
   void ends(cudaStream_t stream);
 
-  // Bytes per second, as Rates::median(); 0 if nothing was measured.
-  double rate();
+  // With all transfers that have ended.
+  const Rates& rates();
 
  private:
   struct Sample {
@@ -36,8 +36,6 @@ class Meter {
     std::unique_ptr<TimedEvent> end; // null until the transfer was issued
   };
 
-  // Smaller transfers are measured only if there were no others: an event takes time, too.
-  static constexpr size_t kSmallest = size_t(1) << 20; // bytes
   static constexpr size_t kPending = 32; // samples
 
   std::deque<Sample> pending_;

@@ -158,11 +158,8 @@ void Mover::synchronize(c10::DeviceIndex device) {
 
 // The number of bytes that a copy would move in the time of the block's transfer; 0 if not known.
 size_t Mover::copy_bytes(const Block& block) const {
-  if (block.host.packed == codec::Kind::None) {
-    return block.size;
-  }
-  const double share = supply_.packing().share(block.origin, block.size);
-  return share < 1 ? static_cast<size_t>(share * static_cast<double>(block.size)) : 0;
+  const bool packed = block.host.packed != codec::Kind::None;
+  return packed ? supply_.packing().copy_bytes(block) : block.size;
 }
 
 Transfer::Engine Mover::engine_of(const Block& block) {

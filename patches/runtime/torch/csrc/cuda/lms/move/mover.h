@@ -139,7 +139,7 @@ class Mover {
   }
 
   // How fast page-outs and page-ins are, in bytes per second: of blocks that are compressed or not,
-  // if some were, else of all; 0 if not known yet.
+  // if large ones were, else of the faster way; 0 if not known yet.
   double out_rate(bool compressed) {
     return transfer_.out_rate(engine(compressed));
   }

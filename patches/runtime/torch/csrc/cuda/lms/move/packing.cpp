@@ -42,8 +42,8 @@ codec::Kind Packing::wanted(const Block& block) {
     return codec::Kind::None;
   }
   if (setting == Compression::Auto) {
-    const auto found = known_.find(like(block));
-    const bool shrinks = found == known_.end() || found->second.choice.pack();
+    const Known* const known = this->known(like(block));
+    const bool shrinks = !known || known->choice.pack();
     if (!useful_ || block.size < kSmallest || !shrinks) {
       return codec::Kind::None;
     }
@@ -74,8 +74,8 @@ void Packing::make(codec::Kind kind) noexcept {
 }
 
 unsigned Packing::thread_blocks(const Block& block) const {
-  const auto found = known_.find(like(block));
-  const double left = found == known_.end() ? 0 : static_cast<double>(found->second.left);
+  const Known* const known = this->known(like(block));
+  const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
   const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
   const unsigned most = hurry_ ? codec::kMostBlocks : kMostFewBlocks;
@@ -86,10 +86,10 @@ unsigned Packing::thread_blocks(const Block& block) const {
 cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const HostCopy& host = block.host;
   const unsigned blocks = thread_blocks(block);
-  const auto found = known_.find(like(block));
+  const Known* const known = this->known(like(block));
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
-  const bool shrinks = found != known_.end() && found->second.choice.shrinks();
-  const double left = shrinks ? static_cast<double>(found->second.left) : 0;
+  const bool shrinks = known && known->choice.shrinks();
+  const double left = shrinks ? static_cast<double>(known->left) : 0;
   block.host.learned = false;
   const void* const data = block.memory.get();
   if (out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
@@ -167,10 +167,9 @@ size_t Packing::most(const Block& block) const {
 
 size_t Packing::expected(const Block& block) const {
   const size_t most = this->most(block);
-  const auto found = known_.find(like(block));
-  const double bytes = found == known_.end()
-                           ? kFirstShare * static_cast<double>(most)
-                           : (1 + kMargin) * static_cast<double>(found->second.end);
+  const Known* const known = this->known(like(block));
+  const double bytes = known ? (1 + kMargin) * static_cast<double>(known->end)
+                             : kFirstShare * static_cast<double>(most);
   return std::min(most, static_cast<size_t>(bytes));
 }
 
@@ -178,11 +177,22 @@ double Packing::share(const Origin& origin, size_t bytes) const {
   if (settings_.compression == Compression::Off || origin.kind == codec::Kind::None) {
     return 1;
   }
-  const auto found = known_.find({bytes, origin.writer, origin.kind});
-  if (found == known_.end() || found->second.left <= 0 || !found->second.choice.shrinks()) {
+  const Known* const known = this->known({bytes, origin.writer, origin.kind});
+  if (!known || known->left <= 0 || !known->choice.shrinks()) {
     return 1;
   }
-  return std::min(1.0, static_cast<double>(found->second.left) / kLinkShare);
+  return std::min(1.0, static_cast<double>(known->left) / kLinkShare);
+}
+
+size_t Packing::copy_bytes(const Block& block) const {
+  const Known* const known = this->known(like(block));
+  const double share = known ? static_cast<double>(known->left) / kLinkShare : 0;
+  return static_cast<size_t>(share * static_cast<double>(block.size));
+}
+
+const Packing::Known* Packing::known(const Like& like) const {
+  const auto found = known_.find(like);
+  return found == known_.end() ? nullptr : &found->second;
 }
 
 } // namespace torch::cuda::lms

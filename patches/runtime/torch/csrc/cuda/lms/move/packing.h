@@ -84,6 +84,10 @@ class Packing {
   // blocks like this one are not compressed, or if nothing is known of them.
   double share(const Origin& origin, size_t bytes) const;
 
+  // How many bytes a copy would move in the time that the block's transfer takes while it is
+  // packed, whether it shrinks or not; 0 if that is not known.
+  size_t copy_bytes(const Block& block) const;
+
   // Forgets how far blocks have shrunk.
   void forget() {
     known_.clear();
@@ -126,6 +130,8 @@ class Packing {
   static Like like(const Block& block) {
     return {block.size, block.origin.writer, block.origin.kind};
   }
+  // Null if nothing is known.
+  const Known* known(const Like& like) const;
   unsigned thread_blocks(const Block& block) const;
 
   const Settings& settings_;

@@ -10,6 +10,9 @@ namespace torch::cuda::lms {
 // How fast the transfers were that were measured last.
 class Rates {
  public:
+  // Smaller transfers say little about how fast larger ones are.
+  static constexpr size_t kLarge = size_t(1) << 20; // bytes
+
   void add(size_t bytes, double seconds) {
     rates_.push_back({static_cast<double>(bytes) / seconds, bytes});
     if (rates_.size() > kRates) {
@@ -39,6 +42,14 @@ class Rates {
       }
     }
     return 0;
+  }
+
+  // The same, but if none was large, that of transfers which move bytes in another way, if it is
+  // higher.
+  double median_or(const Rates& other) const {
+    const bool large = std::any_of(
+        rates_.begin(), rates_.end(), [](const Rate& rate) { return rate.bytes >= kLarge; });
+    return large ? median() : std::max(median(), other.median());
   }
 
  private:

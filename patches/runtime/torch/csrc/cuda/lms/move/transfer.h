@@ -5,7 +5,6 @@
 #include <torch/csrc/cuda/lms/stream/own_stream.h>
 #include <torch/csrc/cuda/lms/stream/relay.h>
 
-#include <algorithm>
 #include <cstddef>
 
 namespace torch::cuda::lms {
@@ -55,8 +54,8 @@ class Transfer {
     return transfer(in_, engine, bytes, copy);
   }
 
-  // How fast the two directions are, in bytes per second: with this engine if it has been used,
-  // else with the other; 0 if not known yet.
+  // How fast the two directions are, in bytes per second: with this engine if it has moved large
+  // blocks, else with the faster one; 0 if not known yet.
   double out_rate(Engine engine) {
     return out_.rate(engine);
   }
@@ -77,8 +76,8 @@ class Transfer {
       return engine == Engine::Copies ? copied : packed;
     }
     double rate(Engine engine) {
-      const double rate = meter(engine).rate();
-      return rate > 0 ? rate : std::max(copied.rate(), packed.rate());
+      Meter& other = engine == Engine::Copies ? packed : copied;
+      return meter(engine).rates().median_or(other.rates());
     }
 
     Relay relay; // of copies
