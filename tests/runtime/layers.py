@@ -15,16 +15,20 @@ class Layers:
     """
 
     def __init__(
-        self, sizes: Sequence[float], between: Callable[[], object] = lambda: None
+        self,
+        sizes: Sequence[float],
+        between: Callable[[], object] = lambda: None,
+        activation: Callable[[torch.Tensor], torch.Tensor] = torch.sin,
     ) -> None:
         self.weights = [pattern(size, start=k) * 1e-3 for k, size in enumerate(sizes)]
         self.between = between
+        self.activation = activation
 
     def run(self, start: int) -> torch.Tensor:
         kept = []
         x = torch.full((1,), float(start), device="cuda")
         for weight in self.weights:
-            y = torch.sin(weight + x)
+            y = self.activation(weight + x)
             kept.append((weight, y))
             x = y.sum().reshape(1) * 1e-3
         self.between()

@@ -482,23 +482,37 @@ def planned(
     return losses, counts
 
 
-@simulated
-@since((2, 1), "hooks of all optimizers")
-def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_plans):
+def launched(device, layers: Layers) -> list[dict[str, int]]:
+    """Thread blocks of the kernels, on demand and with a plan whose transfers nothing waits for."""
     start_within(38 * MIB)
-    # Large enough for 32 thread blocks each; all transfers can end in between.
-    layers = Layers((8.0,) * 3, between=lambda: time.sleep(0.3))
-    blocks = {True: 0, False: 0}
+    layers.between = lambda: time.sleep(0.3)  # all transfers can end meanwhile
+    found: list[dict[str, int]] = [{}, {}]
     for k in range(8):
         before = stat("planned_iterations")
         device.reset_counts()
         layers.run(k)
         torch.cuda.lms._wait_for_plans()
-        planned = stat("planned_iterations") > before
-        launched = device.thread_blocks()
-        blocks[planned] = max(launched.get(f"lms_unpack{way}", 0) for way in ("", "_window"))
-    assert blocks[True] == 16
-    assert blocks[False] >= 24
+        found[stat("planned_iterations") > before] = device.thread_blocks()
+    assert all(found)
+    return found
+
+
+@simulated
+@since((2, 1), "hooks of all optimizers")
+def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_plans):
+    # Each block is large enough for 32, and too large to move in pieces on this device.
+    on_demand, planned = launched(device, Layers((8.0,) * 3))
+    assert on_demand["lms_unpack"] >= 24
+    assert planned["lms_unpack"] == 16
+
+
+@simulated
+@since((2, 1), "hooks of all optimizers")
+def test_transfers_that_nothing_waits_for_are_not_in_pieces(device, kept_plans):
+    on_demand, planned = launched(device, Layers((1.0,) * 24, activation=torch.relu))
+    pieces = {"lms_pack_piece", "lms_unpack_window"}
+    assert pieces <= on_demand.keys()
+    assert not pieces & planned.keys()
 
 
 def slow_plans(device):

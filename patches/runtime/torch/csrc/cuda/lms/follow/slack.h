@@ -10,7 +10,8 @@ namespace torch::cuda::lms {
 // a plan uses nearly all of it, requests fail at first, and the native allocator waits for the
 // device and maps memory anew. If it uses less, more is copied. If no request fails with the first
 // part, this tries a larger one. Otherwise it takes less step by step, as long as requests fail and
-// iterations become faster. In the end, it returns to what was fastest.
+// iterations become faster. In the end, it returns to what was fastest. If requests begin to fail
+// with the larger part only then, it returns to the first one.
 class Slack {
  public:
   // From 0 to 1.
@@ -28,7 +29,7 @@ class Slack {
   // An iteration took this number of seconds with a plan that uses this part. `failed` says whether
   // a request failed at first.
   void took(double part, double seconds, bool failed) {
-    if (part != this->part() || found_) {
+    if (part != this->part() || (found_ && part_ != kMost)) {
       return;
     }
     seconds_[iterations_] = seconds;
@@ -56,6 +57,15 @@ class Slack {
   void decide() {
     std::sort(seconds_.begin(), seconds_.end());
     const double seconds = seconds_[kIterations / 2];
+    if (found_) {
+      if (2 * failures_ > kIterations && seconds > first_seconds_) {
+        best_ = kFirst;
+        settle();
+      }
+      failures_ = iterations_ = 0;
+      return;
+    }
+    first_seconds_ = part_ == kFirst ? seconds : first_seconds_;
     if (seconds < kFaster * best_seconds_) {
       best_seconds_ = seconds;
       best_ = part_;
@@ -82,6 +92,7 @@ class Slack {
   unsigned failures_ = 0; // iterations among them in which a request failed
   int best_ = kFirst;
   double best_seconds_ = kUnknown;
+  double first_seconds_ = kUnknown; // with kFirst
   unsigned slower_ = 0; // steps in a row that made nothing faster
   bool found_ = false;
 };

@@ -92,7 +92,7 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const double left = shrinks ? static_cast<double>(known->left) : 0;
   block.host.learned = false;
   const void* const data = block.memory.get();
-  if (out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
+  if (hurry_ && out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
     packer_.pack(host.packed, data, block.size, host.buffer, left, blocks, kernels, copies, *out_);
     return copies.stream();
   }
@@ -116,7 +116,7 @@ Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t ke
   const HostCopy& host = block.host;
   const unsigned blocks = thread_blocks(block);
   const bool packed = !host.touched || host.touched->done(); // otherwise its end is not known yet
-  if (in_ && packed && in_->takes(block.size)) {
+  if (hurry_ && in_ && packed && in_->takes(block.size)) {
     packer_.unpack(host.packed, memory, block.size, host.buffer, blocks, copies, kernels, *in_);
   } else {
     waits_.record(copies.stream());

@@ -53,7 +53,8 @@ class Packing {
   }
 
   // Whether the program waits for transfers for much of its time. Otherwise they leave more of the
-  // GPU to the program, and are slower.
+  // GPU to the program, and are slower. They do not move by way of device memory then: that lets
+  // transfers in both directions get on, but a single one begins to arrive later.
   void hurry(bool hurry) {
     hurry_ = hurry;
   }
