@@ -4,8 +4,8 @@
 
 namespace torch::cuda::lms::codec {
 
-// Whether a block is packed when it is paged out next, from what came of it before. Each block has
-// a Choice of its own, of two bytes.
+// Whether a block is packed when it is paged out next, from what came of it, or of blocks like it,
+// before. It takes two bytes.
 //
 // A block is packed the first time. As long as it shrinks to kWorth of its size, it is packed
 // again. Otherwise the next kFirstPause page-outs are copies, and then it is tried again, because
@@ -23,11 +23,6 @@ class Choice {
 
   bool pack() const {
     return left_ == 0;
-  }
-
-  // Whether it shrank to kWorth the last time. True at first.
-  bool shrinks() const {
-    return pause_ == 0;
   }
 
   // The block was packed: `written` bytes of `bytes`.

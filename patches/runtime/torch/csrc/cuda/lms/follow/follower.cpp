@@ -542,7 +542,9 @@ void Follower::set_shares(Script& script, bool compress) {
   std::vector<plan::Block>& blocks = script.trace().blocks;
   for (size_t i = 0; i < blocks.size() && i + 1 < seen.size(); ++i) {
     const auto bytes = static_cast<size_t>(blocks[i].bytes);
-    blocks[i].share = compress ? mover_.supply().packing().share(seen[i + 1].origin, bytes) : 1;
+    blocks[i].share = compress ? mover_.supply().packing().share(
+                                     seen[i + 1].origin, bytes, static_cast<uint32_t>(i + 1))
+                               : 1;
   }
 }
 

@@ -16,7 +16,7 @@ constexpr double kLinkShare = 0.9;
 // Smaller blocks are copied as they are: a launch takes as long as the link needs for them.
 constexpr size_t kSmallest = size_t(1) << 20; // bytes
 // If there are more kinds of blocks, sizes change all the time, and what is known is of no use.
-constexpr size_t kMostKnown = 4096;
+constexpr size_t kMostKnown = 65'536;
 // What is kept of a buffer, as long as nothing is known: that of dense bfloat16.
 constexpr double kFirstShare = 0.75;
 // Blocks like each other differ a little. What does not fit is no error, but fragments memory.
@@ -42,9 +42,7 @@ codec::Kind Packing::wanted(const Block& block) {
     return codec::Kind::None;
   }
   if (setting == Compression::Auto) {
-    const Known* const known = this->known(like(block));
-    const bool shrinks = !known || known->choice.pack();
-    if (!useful_ || block.size < kSmallest || !shrinks) {
+    if (!useful_ || block.size < kSmallest || !worth(block)) {
       return codec::Kind::None;
     }
   }
@@ -74,7 +72,7 @@ void Packing::make(codec::Kind kind) noexcept {
 }
 
 unsigned Packing::thread_blocks(const Block& block) const {
-  const Known* const known = this->known(like(block));
+  const Known* const known = this->known(block);
   const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
   const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
@@ -86,9 +84,9 @@ unsigned Packing::thread_blocks(const Block& block) const {
 cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const HostCopy& host = block.host;
   const unsigned blocks = thread_blocks(block);
-  const Known* const known = this->known(like(block));
+  const Known* const known = this->known(block);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
-  const bool shrinks = known && known->choice.shrinks();
+  const bool shrinks = known && known->shrinks();
   const double left = shrinks ? static_cast<double>(known->left) : 0;
   block.host.learned = false;
   const void* const data = block.memory.get();
@@ -148,17 +146,40 @@ void Packing::learn(Block& block) {
   if (known_.size() >= kMostKnown) {
     known_.clear();
   }
-  Known& known = known_[{block.size, block.origin.writer, block.host.packed}];
-  known.choice.packed(block.size, written);
-  known.left = static_cast<float>(static_cast<double>(written) / static_cast<double>(block.size));
-  known.end = std::max(Packer::end(block.host.buffer), known.end - known.end / kForget);
+  const double left = static_cast<double>(written) / static_cast<double>(block.size);
+  const auto note = [&](Known& known) {
+    known.left = static_cast<float>(left);
+    known.end = std::max(Packer::end(block.host.buffer), known.end - known.end / kForget);
+  };
+  const Like like{block.size, block.origin.writer, block.host.packed};
+  Known& own = known_[like.of(block.slot)];
+  Known& any = known_[like];
+  // What it says of blocks that did not shrink, those that did so far say nothing about.
+  if (block.slot == 0 || !own.shrinks() || left > codec::Choice::kWorth) {
+    any.choice.packed(block.size, written);
+  }
+  note(any);
+  if (block.slot != 0) {
+    note(own);
+  }
 }
 
 void Packing::copied(const Block& block) {
-  const auto found = known_.find(like(block));
-  if (found != known_.end()) {
-    found->second.choice.copied();
+  const auto any = known_.find(like(block));
+  if (any != known_.end()) {
+    any->second.choice.copied();
   }
+}
+
+// Whether the block should be packed. Each block of an iteration is tried once. Of those that did
+// not shrink, one is tried again now and then, whichever comes first.
+bool Packing::worth(const Block& block) const {
+  const auto own = known_.find(like(block).of(block.slot));
+  if (block.slot != 0 && (own == known_.end() || own->second.shrinks())) {
+    return true;
+  }
+  const auto any = known_.find(like(block));
+  return any == known_.end() || any->second.choice.pack();
 }
 
 size_t Packing::most(const Block& block) const {
@@ -167,31 +188,32 @@ size_t Packing::most(const Block& block) const {
 
 size_t Packing::expected(const Block& block) const {
   const size_t most = this->most(block);
-  const Known* const known = this->known(like(block));
+  const Known* const known = this->known(block);
   const double bytes = known ? (1 + kMargin) * static_cast<double>(known->end)
                              : kFirstShare * static_cast<double>(most);
   return std::min(most, static_cast<size_t>(bytes));
 }
 
-double Packing::share(const Origin& origin, size_t bytes) const {
+double Packing::share(const Origin& origin, size_t bytes, uint32_t slot) const {
   if (settings_.compression == Compression::Off || origin.kind == codec::Kind::None) {
     return 1;
   }
-  const Known* const known = this->known({bytes, origin.writer, origin.kind});
-  if (!known || known->left <= 0 || !known->choice.shrinks()) {
+  const Known* const known = this->known(Like{bytes, origin.writer, origin.kind}.of(slot));
+  if (!known || !known->shrinks()) {
     return 1;
   }
   return std::min(1.0, static_cast<double>(known->left) / kLinkShare);
 }
 
 size_t Packing::copy_bytes(const Block& block) const {
-  const Known* const known = this->known(like(block));
+  const Known* const known = this->known(block);
   const double share = known ? static_cast<double>(known->left) / kLinkShare : 0;
   return static_cast<size_t>(share * static_cast<double>(block.size));
 }
 
 const Packing::Known* Packing::known(const Like& like) const {
-  const auto found = known_.find(like);
+  auto found = known_.find(like);
+  found = found == known_.end() ? known_.find(like.of(0)) : found;
   return found == known_.end() ? nullptr : &found->second;
 }
 

@@ -82,8 +82,8 @@ class Packing {
   size_t expected(const Block& block) const;
 
   // The time that a transfer takes, as a share of the time of a copy of all its bytes. 1 if the
-  // blocks like this one are not compressed, or if nothing is known of them.
-  double share(const Origin& origin, size_t bytes) const;
+  // block with this number in the iteration is not compressed, or if nothing is known of it.
+  double share(const Origin& origin, size_t bytes, uint32_t slot) const;
 
   // How many bytes a copy would move in the time that the block's transfer takes while it is
   // packed, whether it shrinks or not; 0 if that is not known.
@@ -107,25 +107,37 @@ class Packing {
   }
 
  private:
+  // What shrinks as far as each other: what the same block of an iteration held before, or, if
+  // nothing is known of that, other blocks that the same operator has written.
   struct Like {
     size_t bytes;
     const char* writer;
     codec::Kind kind;
+    uint32_t slot = 0; // in the iteration that is followed; 0: any
 
+    Like of(uint32_t slot) const {
+      return {bytes, writer, kind, slot};
+    }
     bool operator==(const Like& other) const {
-      return bytes == other.bytes && writer == other.writer && kind == other.kind;
+      return bytes == other.bytes && writer == other.writer && kind == other.kind &&
+             slot == other.slot;
     }
   };
   struct Hash {
     size_t operator()(const Like& like) const {
       const auto writer = reinterpret_cast<uintptr_t>(like.writer);
-      return (like.bytes * 31 + writer) * 31 + static_cast<size_t>(like.kind);
+      const size_t same = (like.bytes * 31 + writer) * 31 + static_cast<size_t>(like.kind);
+      return same * 31 + like.slot;
     }
   };
   struct Known {
-    codec::Choice choice;
+    codec::Choice choice; // when to try again what does not shrink; only of any slot
     float left = 0; // bytes written per byte in the last round; 0 if not known
     size_t end = 0; // bytes of a host buffer, the most of the last rounds
+
+    bool shrinks() const {
+      return left > 0 && left <= codec::Choice::kWorth;
+    }
   };
 
   static Like like(const Block& block) {
@@ -133,6 +145,10 @@ class Packing {
   }
   // Null if nothing is known.
   const Known* known(const Like& like) const;
+  const Known* known(const Block& block) const {
+    return known(like(block).of(block.slot));
+  }
+  bool worth(const Block& block) const;
   unsigned thread_blocks(const Block& block) const;
 
   const Settings& settings_;
