@@ -154,7 +154,7 @@ void Packing::learn(Block& block) {
   const Like like{block.size, block.origin.writer, block.host.packed};
   Known& own = known_[like.of(block.slot)];
   Known& any = known_[like];
-  // What it says of blocks that did not shrink, those that did so far say nothing about.
+  // Blocks that shrank before, and still do, say nothing about those that did not.
   if (block.slot == 0 || !own.shrinks() || left > codec::Choice::kWorth) {
     any.choice.packed(block.size, written);
   }
