@@ -13,7 +13,12 @@ from layers import Layers
 from releases import since
 from tensors import evict, floats, stat
 
-pytestmark = [since((2, 1), "hooks of all optimizers"), pytest.mark.usefixtures("kept_plans")]
+# How fast packed blocks move varies on the simulated device, and with it the plans: not each of
+# them has places.
+pytestmark = [
+    since((2, 1), "hooks of all optimizers"),
+    pytest.mark.usefixtures("kept_plans", "uncompressed"),
+]
 
 LIMIT = 26 * MIB
 SIZES = (3, 2, 5, 1.5, 2.5, 4, 2)  # MiB; that no two are the same keeps free memory in pieces
@@ -100,11 +105,8 @@ def test_places_that_are_lost_again_and_again_are_given_up(expected):
     assert stat("placed_count") == placed
 
 
-def test_places_for_which_there_is_no_memory_become_smaller(uncompressed, expected):
-    """The native allocator keeps memory for small blocks apart, of which a plan knows nothing.
-
-    Not each plan has smaller places. Copies are as fast each time, so the plan is the same, too.
-    """
+def test_places_for_which_there_is_no_memory_become_smaller(expected):
+    """The native allocator keeps memory for small blocks apart, of which a plan knows nothing."""
     with torch.cuda.stream(torch.cuda.Stream()):
         small = torch.zeros(1, device="cuda")
     start_within(LIMIT + 2 * MIB)
