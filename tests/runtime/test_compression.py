@@ -555,9 +555,10 @@ class TestAuto:
         assert sum(count["compressed_count"] > 0 for count in counts) > 4
         assert counts[-1]["planned_iterations"] == 1
         assert counts[-1]["page_out_count"] > 0
+        last = [count["compressed_count"] > 0 for count in counts[-8:]]
+        assert any(last) == (fastest > 1), counts
         # A GPU has other plans. What it pages out may not shrink, and be tried again now and then.
-        last = any(count["compressed_count"] > 0 for count in counts[-8:])
-        assert last == (fastest > 1), counts
+        assert ON_HARDWARE or last[-3:] == [fastest > 1] * 3, counts
 
     @simulated
     def test_slow_ways_do_not_end_the_trial(self):

@@ -45,25 +45,24 @@ def test_one_fast_iteration_is_not_enough(program):
     assert found == [985, 995, 985]
 
 
-def fails_later(program, seconds):
-    """Requests begin to fail with the larger part, and iterations take these seconds then."""
+def later(program, seconds, failed=12):
+    """Iterations with the larger part take these seconds later, and requests begin to fail."""
     times = {985: 1.0, 995: (0.9,) * 12 + (seconds,) * 48}
-    fails = {995: 12}
+    fails = {995: failed}
     return parts(program, lambda part: times.get(part, 2), lambda part: fails.get(part, 0))
 
 
 def test_more_that_fails_later_is_given_up(program):
-    assert fails_later(program, 1.1) == [985, 995, 985]
+    assert later(program, 1.1) == [985, 995, 985]
 
 
 def test_more_that_is_faster_although_it_fails_is_kept(program):
-    assert fails_later(program, 0.95) == [985, 995]
+    assert later(program, 0.95) == [985, 995]
 
 
 def test_more_that_does_not_fail_is_kept(program):
     """What makes iterations slow later is something else then."""
-    times = {985: 1.0, 995: (0.9,) * 12 + (1.1,) * 48}
-    assert parts(program, lambda part: times.get(part, 2), lambda part: 0) == [985, 995]
+    assert later(program, 1.1, failed=0) == [985, 995]
 
 
 def test_less_is_used_until_nothing_fails(program):

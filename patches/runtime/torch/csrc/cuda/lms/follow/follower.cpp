@@ -540,11 +540,11 @@ std::optional<Planning::Blocks> Follower::blocks_of(Script& script) const {
 void Follower::set_shares(Script& script, bool compress) {
   const std::vector<Seen::Of>& seen = script.seen().blocks;
   std::vector<plan::Block>& blocks = script.trace().blocks;
+  const Packing& packing = mover_.supply().packing();
   for (size_t i = 0; i < blocks.size() && i + 1 < seen.size(); ++i) {
     const auto bytes = static_cast<size_t>(blocks[i].bytes);
-    blocks[i].share = compress ? mover_.supply().packing().share(
-                                     seen[i + 1].origin, bytes, static_cast<uint32_t>(i + 1))
-                               : 1;
+    const auto number = static_cast<uint32_t>(i + 1);
+    blocks[i].share = compress ? packing.share(seen[number].origin, bytes, number) : 1;
   }
 }
 

@@ -71,8 +71,7 @@ void Packing::make(codec::Kind kind) noexcept {
   }
 }
 
-unsigned Packing::thread_blocks(const Block& block) const {
-  const Known* const known = this->known(block);
+unsigned Packing::thread_blocks(const Known* known) const {
   const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
   const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
@@ -83,8 +82,8 @@ unsigned Packing::thread_blocks(const Block& block) const {
 
 cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const HostCopy& host = block.host;
-  const unsigned blocks = thread_blocks(block);
   const Known* const known = this->known(block);
+  const unsigned blocks = thread_blocks(known);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
   const bool shrinks = known && known->shrinks();
   const double left = shrinks ? static_cast<double>(known->left) : 0;
@@ -112,7 +111,7 @@ void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t s
 cudaStream_t
 Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels) {
   const HostCopy& host = block.host;
-  const unsigned blocks = thread_blocks(block);
+  const unsigned blocks = thread_blocks(known(block));
   const bool packed = !host.touched || host.touched->done(); // otherwise its end is not known yet
   if (hurry_ && in_ && packed && in_->takes(block.size)) {
     packer_.unpack(host.packed, memory, block.size, host.buffer, blocks, copies, kernels, *in_);
