@@ -82,5 +82,5 @@ static Parts parts_of(const Call& call) {
   }                                                                                \
   extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \
     const Parts parts = parts_of<Parts>(call);                                     \
-    run(call, [&] { lms_unpack({data, size}, parts); });                           \
+    run(call, [&] { lms_unpack({data, size}, parts, 0); });                        \
   }

@@ -40,14 +40,14 @@ unsigned lms_thread_blocks(uint64_t bytes, unsigned most) {
   return thread_blocks(bytes, most);
 }
 
-// Whether each page-out packs, if it then writes `written[i]` of `bytes` bytes.
-void lms_choices(uint64_t bytes, const uint64_t* written, int count, bool* packs) {
+// Whether each page-out packs, if the block would shrink or not then.
+void lms_choices(const bool* shrinks, int count, bool* packs) {
   static_assert(sizeof(Choice) == 2, "one for each block");
   Choice choice;
   for (int i = 0; i < count; ++i) {
     packs[i] = choice.pack();
     if (packs[i]) {
-      choice.packed(bytes, written[i]);
+      choice.packed(shrinks[i]);
     } else {
       choice.copied();
     }

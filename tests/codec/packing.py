@@ -83,7 +83,7 @@ class Host:
             ("buffer_bytes", size, size),
             ("most_written", size, size),
             ("thread_blocks", ctypes.c_uint, size, ctypes.c_uint),
-            ("choices", None, size, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p),
+            ("choices", None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p),
             ("totals", None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 2),
         ):
             function = getattr(library, f"lms_{name}")
@@ -111,11 +111,11 @@ class Host:
     def thread_blocks(self, size: int, most: int) -> int:
         return int(self._library.lms_thread_blocks(size, most))
 
-    def choices(self, size: int, written: Sequence[int]) -> list[bool]:
-        """Whether a block is packed at each page-out, if packing it would write these bytes."""
-        packs = (ctypes.c_bool * len(written))()
-        values = (ctypes.c_uint64 * len(written))(*written)
-        self._library.lms_choices(size, values, len(written), packs)
+    def choices(self, shrinks: Sequence[bool]) -> list[bool]:
+        """Whether a block is packed at each page-out, if it would shrink or not then."""
+        packs = (ctypes.c_bool * len(shrinks))()
+        values = (ctypes.c_bool * len(shrinks))(*shrinks)
+        self._library.lms_choices(values, len(shrinks), packs)
         return list(packs)
 
     def totals(self, blocks: Sequence[tuple[Kind, int, int]], kind: Kind) -> tuple[list, list]:

@@ -178,11 +178,12 @@ int packer_pack_staged(
     unsigned blocks,
     cudaStream_t stream,
     Direction* direction,
-    double share) {
+    double share,
+    size_t* pieces) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->kernels, stream);
-    packer->pack(
+    *pieces = packer->pack(
         static_cast<codec::Kind>(kind),
         data,
         bytes,
@@ -206,7 +207,8 @@ int packer_unpack_staged(
     size_t count,
     unsigned blocks,
     cudaStream_t stream,
-    Direction* direction) {
+    Direction* direction,
+    size_t pieces) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->copies.stream(), stream);
@@ -215,6 +217,7 @@ int packer_unpack_staged(
         data,
         bytes,
         host,
+        pieces,
         blocks,
         direction->copies,
         direction->kernels,

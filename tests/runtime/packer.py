@@ -44,8 +44,8 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("direction_delete", None, pointer),
         ("takes", ctypes.c_bool, pointer, size),
         ("staged_bytes", size, pointer, size),
-        ("pack_staged", number, *block, ctypes.c_uint, pointer, pointer, ctypes.c_double),
-        ("unpack_staged", number, *block, ctypes.c_uint, pointer, pointer),
+        ("pack_staged", number, *block, ctypes.c_uint, pointer, pointer, ctypes.c_double, pointer),
+        ("unpack_staged", number, *block, ctypes.c_uint, pointer, pointer, size),
         ("written", ctypes.c_uint64, pointer),
         ("end", size, pointer),
     ):
@@ -134,10 +134,15 @@ class Packer:
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
         share: float = 0.75,
-    ) -> None:
-        """By way of device memory, where so many bytes per byte are expected."""
-        direction = self._direction("out")
-        self._run("pack_staged", kind, data, size, parts, blocks, stream, direction, share)
+    ) -> int:
+        """By way of device memory, where so many bytes per byte are expected.
+
+        Returns where the pieces end in the buffer, in bytes.
+        """
+        pieces = ctypes.c_size_t()
+        more = (self._direction("out"), share, ctypes.byref(pieces))
+        self._run("pack_staged", kind, data, size, parts, blocks, stream, *more)
+        return pieces.value
 
     def unpack_staged(
         self,
@@ -147,10 +152,14 @@ class Packer:
         parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
+        pieces: int = 0,
     ) -> None:
-        """By way of device memory. Wait for what packs into the buffer first."""
+        """By way of device memory. Wait for what packs into the buffer first.
+
+        Without waiting, `pieces` has to be what pack_staged() returned.
+        """
         direction = self._direction("in")
-        self._run("unpack_staged", kind, data, size, parts, blocks, stream, direction)
+        self._run("unpack_staged", kind, data, size, parts, blocks, stream, direction, pieces)
 
     def _direction(self, name: str) -> int:
         if name not in self._directions:

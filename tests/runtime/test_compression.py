@@ -289,6 +289,36 @@ def test_while_the_device_is_behind():
     assert run_sim(in_flight, mib=64, async_=1, delay_us=300) == [0, True, True]
 
 
+def ahead(device):
+    """The kernels with which a tensor comes back, and whether it has the same bits."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("on")
+    torch.cuda.set_enabled_lms(True)
+    x = torch.arange(1 << 16, dtype=torch.int32, device="cuda")
+    for _ in range(3):  # after the first times, it is known how far it shrinks
+        x += 1
+        torch.cuda.reclaim_inactive()
+        device.reset_counts()
+        other = torch.full_like(x, 7)  # nothing of what was there is left
+        del other
+        x.sum()
+    kernels = sorted(name for name in device.thread_blocks() if "unpack" in name)
+    return [kernels, torch.equal(x.cpu(), torch.arange(3, (1 << 16) + 3, dtype=torch.int32))]
+
+
+@simulated
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_host_is_ahead(seen):
+    """If it does not see that what has packed a tensor is done, it may only have been issued.
+
+    It comes back by way of device memory all the same; lms_unpack looks for what had no room.
+    """
+    kernels = ["lms_unpack_window"] if seen else ["lms_unpack", "lms_unpack_window"]
+    assert run_sim(ahead, mib=64, query_notready=0 if seen else 99) == [kernels, True]
+
+
 def test_a_write_that_no_operator_shows():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -385,6 +415,37 @@ def test_without_memory_for_pieces():
     assert run_sim(with_memory_for_pieces, False, mib=64) == [kernels, True]
     kernels = ["lms_pack", "lms_pack_piece", "lms_unpack", "lms_unpack_window"]
     assert run_sim(with_memory_for_pieces, True, mib=64) == [kernels, True]
+
+
+def gone(_):
+    """Bytes that were compressed and paged out, as the statistics have it."""
+    import torch
+
+    torch.cuda.set_size_lms(1 << 12)
+    torch.cuda.lms.set_compression("on")
+    torch.cuda.set_enabled_lms(True)
+    for turn in range(3):
+        tensors = [torch.zeros(1 << 16, device="cuda") for _ in range(4)]
+        torch.cuda.reclaim_inactive()
+        if turn == 0:  # kernels are made
+            torch.cuda.synchronize()
+            torch.cuda.lms.reset_accumulated_stats()
+            continue
+        for x in tensors:
+            x += 1  # the tensors come back, and are freed before the device has compressed them
+        del tensors, x
+    torch.cuda.synchronize()
+    _last = torch.zeros(1 << 16, device="cuda")
+    torch.cuda.reclaim_inactive()
+    stats = torch.cuda.lms.stats()
+    return [stats["compressed_count"], stats["page_out_count"]]
+
+
+@simulated
+def test_what_is_gone_is_counted():
+    compressed, paged_out = run_sim(gone, mib=64, async_=1, delay_us=5000)
+    assert paged_out == 9
+    assert compressed >= 8
 
 
 def with_another_bit(_):
@@ -592,8 +653,9 @@ class TestAuto:
             torch.cuda.lms._wait_for_plans()
         torch.cuda.lms._keep_plans(False)
         assert stat("page_out_bytes") > 8 * 8 * MIB
-        assert stat("compressed_bytes") > 0.4 * stat("page_out_bytes")
-        assert ratio() < 0.1  # and noise is hardly tried again
+        # Which half of the tensors a plan pages out more often is up to the plan.
+        assert stat("compressed_bytes") > 0.2 * stat("page_out_bytes")
+        assert ratio() < (0.1 if ON_HARDWARE else 0.06)  # and noise is hardly tried again
 
     def test_small_tensors_are_copied(self):
         _, counts = planned(24, mib=0.5, limit=16)

@@ -159,6 +159,36 @@ def test_pieces(packer: Packer, content: str, share: float | None) -> None:
     assert packer.written(block.parts) == written[0]
 
 
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("share", [0.01, 0.4, 1.0])
+def test_pieces_that_the_host_does_not_wait_for(packer: Packer, content: str, share: float) -> None:
+    """The host does not know how much of the buffer is in use when it issues the way back."""
+    kind = packer.kind_of(torch.bfloat16)
+    assert packer.available(kind)
+    block = Block(packer, CONTENTS[content], 3)
+    pieces = packer.pack_staged(kind, block.address, block.size, block.parts, share=share)
+    block.device[: block.size] = 1
+    packer.unpack_staged(kind, block.address, block.size, block.parts, pieces=pieces)
+    block.assert_comes_back()
+    assert packer.end(block.parts) >= pieces
+
+
+def test_packing_pieces_again(packer: Packer) -> None:
+    """After a write that LMS did not see, chunks have other places."""
+    size = 300 * KIB
+    block = Block(packer, bytes(size))
+    other = values_of(size)
+    assert packer.available(1)
+    pieces = packer.pack_staged(1, block.address, size, block.parts, share=0.01)
+    block.device[:size].copy_(torch.frombuffer(bytearray(other), dtype=torch.uint8))
+    flag = torch.ones(1, dtype=torch.int32, device="cuda")
+    packer.repack(1, block.address, size, block.parts, raw_address(flag))
+    block.device[:size] = 1
+    packer.unpack_staged(1, block.address, size, block.parts, pieces=pieces)
+    block.values = other
+    block.assert_comes_back()
+
+
 def test_blocks_without_room_for_their_heads(packer: Packer) -> None:
     # The larger the GPU, the larger is what it has for heads.
     size = 4 << 30 if ON_HARDWARE else 1 << 30

@@ -124,6 +124,25 @@ def test_places_for_which_there_is_no_memory_become_smaller(expected):
     assert small.item() == 0
 
 
+@simulated
+def test_places_of_a_larger_part_that_cannot_be_had(expected, device):
+    """The plan before it is made again and kept, and nothing that was found out is forgotten."""
+    program = Layers(SIZES)
+    found = []
+    while stat("plans") < 3:  # without places, with places, and with those of a larger part
+        if stat("plans") == 2:
+            device.fault("cudaMalloc", 1, from_=True)
+        found += run(program, range(len(found), len(found) + 1))
+        device.clear_faults()
+        assert len(found) < PLACED
+    found += run(program, range(len(found), 2 * PLACED - 4))
+    placed = stat("placed_count")
+    found += run(program, range(2 * PLACED - 4, 2 * PLACED))
+    assert same(found, expected)
+    assert stat("plans") == 4
+    assert stat("placed_count") - placed >= 4 * 4 * len(SIZES)
+
+
 def test_a_departure_from_a_plan_with_places(expected):
     other = torch.zeros(floats(1.5), device="cuda")
     program = Layers(SIZES)

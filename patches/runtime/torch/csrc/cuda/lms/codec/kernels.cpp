@@ -389,6 +389,13 @@ LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u64 group, u64 
   each_lane([&](u32 lane) { heads[lane] = lane < kGroup && lane < left ? __ldcs(line + lane) : 0; });
 }
 
+// Where the chunks end, from the summary.
+LMS_INLINE u64 end_of(const Parts& host) {
+  const u64* const end = reinterpret_cast<const u64*>(host.part[0].data) + 2;
+  LMS_READS(end, sizeof(u64));
+  return *end;
+}
+
 // Loads a whole chunk as it was stored.
 LMS_INLINE void load_stored(Lanes<Vectors>& vectors, const Parts& host, const Head& head) {
   const u32 used = (body_of(head).size + 15) / 16;
@@ -398,7 +405,10 @@ LMS_INLINE void load_stored(Lanes<Vectors>& vectors, const Parts& host, const He
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
-lms_unpack(Target target, Parts host) {
+lms_unpack(Target target, Parts host, u64 beyond) {
+  if (beyond != 0 && end_of(host) <= beyond) {
+    return;
+  }
   __shared__ Scratch scratches[kWarps];
   Scratch& scratch = scratches[threadIdx.x / 32];
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
@@ -469,16 +479,18 @@ lms_unpack_window(Target target, Bytes all_heads, Window window) {
       const u64 chunk = group * kGroup + i;
       const Head head = Head::of(from(heads, i));
       const u64 offset = u64(head.where) * 16;
-      if (offset < window.begin || offset >= window.end) {
+      const u32 size = chunk < whole ? body_of(head).size : u32(target.size - chunk * kChunk);
+      if (offset < window.begin || offset >= window.end ||
+          offset + size > window.begin + window.size) {
         continue;
       }
       char* const to = target.data + chunk * kChunk;
       char* const at = const_cast<char*>(window.data) + (offset - window.begin);
       if (chunk >= whole) {
-        copy_rest_in(to, {at, at, kChunk / 16}, u32(target.size - chunk * kChunk));
+        copy_rest_in(to, {at, at, kChunk / 16}, size);
         break;
       }
-      const u32 used = (body_of(head).size + 15) / 16;
+      const u32 used = (size + 15) / 16;
       Lanes<Vectors> vectors;
       load(vectors, vectors_at(at), used);
       store(head.width == kRaw ? data : scratch.packed, vectors, used);

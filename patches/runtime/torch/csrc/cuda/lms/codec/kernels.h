@@ -46,7 +46,7 @@ struct Window {
   const char* data; // where the range begins, aligned to 16 bytes
   uint64_t size; // bytes there
   uint64_t begin; // bytes from the start of the buffer
-  uint64_t end; // the same; a chunk that begins before it is there as a whole
+  uint64_t end; // the same; chunks that begin behind it are in other windows
 };
 
 // Some groups of a block, which are packed into device memory, from where they are copied to the
@@ -75,8 +75,10 @@ constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32
 // is 0 at first. Has to be launched for all pieces of a block.
 constexpr const char* kPackPiece =
     "lms_pack_piece"; // (Bytes, Parts, Target, Target, Piece, Tally*, uint64_t*)
-constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts)
-// Unpacks the chunks that begin in a window. The heads of all chunks are in device memory, too.
+// Does nothing if the last parameter is not 0, and no chunk is behind so many bytes of the buffer.
+constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts, uint64_t)
+// Unpacks the chunks that begin in a window and are there as a whole. The heads of all chunks are
+// in device memory, too.
 constexpr const char* kUnpackWindow = "lms_unpack_window"; // (Target, Bytes, Window)
 
 // How many thread blocks to launch, at most `most`, for a block of this many bytes (more than 0).

@@ -695,7 +695,10 @@ void Follower::lay_out(Script& script) {
   script.lay_out();
   if (region_ == 0) {
     placing.too_large(bytes, room_.largest_piece());
-    script.begin_anew();
+    // Places for a smaller part had memory, and what is known of the times with them counts.
+    if (!script.slack().no_plan()) {
+      script.begin_anew();
+    }
   }
 }
 

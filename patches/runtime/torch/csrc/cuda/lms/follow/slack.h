@@ -19,11 +19,13 @@ class Slack {
     return part_ / 1000.0;
   }
 
-  // There is no plan that uses this part.
-  void no_plan() {
-    if (part_ != best_) {
+  // There is no plan that uses this part. Returns whether there was one that used another part.
+  bool no_plan() {
+    const bool other = part_ != best_;
+    if (other) {
       settle();
     }
+    return other;
   }
 
   // An iteration took this number of seconds with a plan that uses this part. `failed` says whether

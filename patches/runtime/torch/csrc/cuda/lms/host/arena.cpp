@@ -72,12 +72,13 @@ void Arena::shrink(HostBuffer& buffer, size_t bytes) {
   }
 }
 
-void Arena::give(HostBuffer buffer, EventRef copied) {
+void Arena::give(HostBuffer buffer, EventRef copied, Freed freed) {
   used_.add(-static_cast<int64_t>(buffer.size()));
-  if (copied) {
-    pending_.push_back({std::move(buffer), std::move(copied)});
+  Pending pending{std::move(buffer), std::move(copied), std::move(freed)};
+  if (pending.copied) {
+    pending_.push_back(std::move(pending));
   } else {
-    free(buffer);
+    free(pending);
   }
 }
 
@@ -221,9 +222,12 @@ void Arena::fit_at_end(size_t bytes, HostBuffer& buffer) {
   }
 }
 
-void Arena::free(const HostBuffer& buffer) {
-  busy_.add(-static_cast<int64_t>(buffer.size()));
-  for (const HostPart& part : buffer.parts()) {
+void Arena::free(const Pending& pending) {
+  if (pending.freed) {
+    pending.freed(pending.buffer);
+  }
+  busy_.add(-static_cast<int64_t>(pending.buffer.size()));
+  for (const HostPart& part : pending.buffer.parts()) {
     insert(part.data, part.size);
   }
 }
@@ -364,7 +368,7 @@ void Arena::collect() {
       ++misses;
       continue;
     }
-    free(entry->buffer);
+    free(*entry);
     entry = pending_.erase(entry);
   }
 }
@@ -372,7 +376,7 @@ void Arena::collect() {
 void Arena::finished(const EventRef& copied) {
   for (auto entry = pending_.begin(); entry != pending_.end();) {
     if (entry->copied == copied) {
-      free(entry->buffer);
+      free(*entry);
       entry = pending_.erase(entry);
     } else {
       ++entry;

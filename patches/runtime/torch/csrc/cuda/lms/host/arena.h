@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -44,9 +45,11 @@ class Arena {
   // Gives back what is behind the first `bytes` bytes of a buffer. No work in flight may use it.
   void shrink(HostBuffer& buffer, size_t bytes);
 
-  // Returns a buffer, which may be used again when the event is complete (null: at once). Does not
-  // query the event, because this would invalidate the capture of a graph.
-  void give(HostBuffer buffer, EventRef copied);
+  // Returns a buffer, which may be used again when the event is complete (null: at once). Before
+  // that, calls freed(buffer), if there is such a function. Does not query the event, because this
+  // would invalidate the capture of a graph.
+  using Freed = std::function<void(const HostBuffer& buffer)>;
+  void give(HostBuffer buffer, EventRef copied, Freed freed = nullptr);
 
   // The event after which the buffer that was returned first is free; null if no buffer is in use
   // by copies.
@@ -107,6 +110,7 @@ class Arena {
   struct Pending {
     HostBuffer buffer;
     EventRef copied;
+    Freed freed;
   };
 
   using Range = std::map<char*, size_t>::iterator; // in free_
@@ -115,7 +119,7 @@ class Arena {
   size_t lacking(size_t bytes) const;
   void fit(size_t bytes, HostBuffer& buffer);
   void fit_at_end(size_t bytes, HostBuffer& buffer);
-  void free(const HostBuffer& buffer);
+  void free(const Pending& pending);
   void insert(char* data, size_t size);
   Range forget(Range range); // returns the next one
   void add(std::unique_ptr<Slab> slab);

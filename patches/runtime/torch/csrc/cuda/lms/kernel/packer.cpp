@@ -167,7 +167,7 @@ void Packer::pack(
   launch_pack(kind, data, bytes, buffer, tally(0), nullptr, blocks, stream);
 }
 
-void Packer::pack(
+size_t Packer::pack(
     codec::Kind kind,
     const void* data,
     size_t bytes,
@@ -181,24 +181,25 @@ void Packer::pack(
   const size_t needed = staging.buffer_bytes(bytes);
   const Kernels& own = required(kind, fits(data, bytes, buffer, staging));
   if (bytes == 0) {
-    return;
+    return 0;
   }
   __atomic_store_n(&summary_of(buffer).written, 0, __ATOMIC_RELEASE);
   try {
-    staging.send(bytes, buffer, share, blocks, kernels, copies, [&](const Staging::Outbound& to) {
-      own.module->launch(
-          own.pack_piece,
-          codec::thread_blocks(bytes, blocks),
-          codec::kThreads,
-          kernels,
-          codec::Bytes{static_cast<const char*>(data), bytes},
-          parts_of(buffer, needed),
-          to.heads,
-          to.chunks,
-          to.piece,
-          tally(0),
-          to.vectors);
-    });
+    return staging.send(
+        bytes, buffer, share, blocks, kernels, copies, [&](const Staging::Outbound& to) {
+          own.module->launch(
+              own.pack_piece,
+              codec::thread_blocks(bytes, blocks),
+              codec::kThreads,
+              kernels,
+              codec::Bytes{static_cast<const char*>(data), bytes},
+              parts_of(buffer, needed),
+              to.heads,
+              to.chunks,
+              to.piece,
+              tally(0),
+              to.vectors);
+        });
   } catch (const c10::Error&) {
     // It has counted the pieces that were launched.
     (void)cudaMemsetAsync(tally(0), 0, sizeof(codec::Tally), kernels);
@@ -252,6 +253,17 @@ void Packer::unpack(
     const HostBuffer& buffer,
     unsigned blocks,
     cudaStream_t stream) {
+  launch_unpack(kind, data, bytes, buffer, 0, blocks, stream);
+}
+
+void Packer::launch_unpack(
+    codec::Kind kind,
+    void* data,
+    size_t bytes,
+    const HostBuffer& buffer,
+    size_t beyond,
+    unsigned blocks,
+    cudaStream_t stream) {
   const Kernels& kernels = required(kind, holds(data, bytes, buffer));
   if (bytes == 0) {
     return;
@@ -262,7 +274,8 @@ void Packer::unpack(
       codec::kThreads,
       stream,
       codec::Target{static_cast<char*>(data), bytes},
-      parts_of(buffer, buffer.size()));
+      parts_of(buffer, buffer.size()),
+      uint64_t{beyond});
 }
 
 void Packer::unpack(
@@ -270,6 +283,7 @@ void Packer::unpack(
     void* data,
     size_t bytes,
     const HostBuffer& buffer,
+    size_t pieces,
     unsigned blocks,
     Relay& copies,
     cudaStream_t kernels,
@@ -288,7 +302,11 @@ void Packer::unpack(
         heads,
         window);
   };
-  staging.bring(bytes, buffer, end(buffer), copies, kernels, launch);
+  staging.bring(bytes, buffer, pieces != 0 ? pieces : end(buffer), copies, kernels, launch);
+  if (pieces != 0) {
+    // It is not known yet whether something had no room in the pieces, or was packed again since.
+    launch_unpack(kind, data, bytes, buffer, pieces, blocks, kernels);
+  }
 }
 
 uint64_t Packer::written(const HostBuffer& buffer) {

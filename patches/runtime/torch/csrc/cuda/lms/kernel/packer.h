@@ -67,8 +67,9 @@ class Packer {
       cudaStream_t stream);
 
   // The same by way of device memory. The buffer needs staging.buffer_bytes(bytes). `share` is what
-  // will probably be left of a byte. Ends on the stream of copies.
-  void pack(
+  // will probably be left of a byte. Ends on the stream of copies. Returns where the pieces end in
+  // the buffer, for unpack().
+  size_t pack(
       codec::Kind kind,
       const void* data,
       size_t bytes,
@@ -101,13 +102,14 @@ class Packer {
       unsigned blocks,
       cudaStream_t stream);
 
-  // The same by way of device memory. What packed the block must have finished. Ends on the stream
-  // of kernels.
+  // The same by way of device memory. If what packed the block may not have finished yet, `pieces`
+  // is what pack() returned, otherwise 0. Ends on the stream of kernels.
   void unpack(
       codec::Kind kind,
       void* data,
       size_t bytes,
       const HostBuffer& buffer,
+      size_t pieces,
       unsigned blocks,
       Relay& copies,
       cudaStream_t kernels,
@@ -144,6 +146,15 @@ class Packer {
       const HostBuffer& buffer,
       codec::Tally* tally,
       const uint32_t* only_if,
+      unsigned blocks,
+      cudaStream_t stream);
+  // Does nothing if `beyond` is not 0, and nothing is behind so many bytes of the buffer by then.
+  void launch_unpack(
+      codec::Kind kind,
+      void* data,
+      size_t bytes,
+      const HostBuffer& buffer,
+      size_t beyond,
       unsigned blocks,
       cudaStream_t stream);
   const Kernels& required(codec::Kind kind, bool suited) const;

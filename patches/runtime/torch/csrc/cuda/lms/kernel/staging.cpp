@@ -68,7 +68,7 @@ size_t Staging::buffer_bytes(size_t bytes) const {
   return codec::buffer_bytes(bytes) + pieces * codec::kChunk;
 }
 
-void Staging::send(
+size_t Staging::send(
     size_t bytes,
     const HostBuffer& buffer,
     double share,
@@ -113,6 +113,7 @@ void Staging::send(
   // After the last piece's event.
   copy_to_host(buffer, codec::kLine, codec::kLine + heads_bytes, heads.data, copies.stream());
   heads.free.record(copies.stream());
+  return beyond;
 }
 
 void Staging::bring(

@@ -36,7 +36,8 @@ class Staging {
   // stream of kernels. Copies take turns. Throw c10::Error; some pieces may be on their way then.
 
   // To the buffer, which is large enough. `share` is what will probably be left of a byte, and
-  // `blocks` the number of thread blocks. Ends on the stream of copies.
+  // `blocks` the number of thread blocks. Ends on the stream of copies. Returns where the pieces
+  // end in the buffer; behind that are chunks for which they had no room.
   struct Outbound {
     codec::Target heads;
     codec::Target chunks;
@@ -44,7 +45,7 @@ class Staging {
     uint64_t* vectors; // 0 on the device
   };
   using Pack = std::function<void(const Outbound& piece)>;
-  void send(
+  size_t send(
       size_t bytes,
       const HostBuffer& buffer,
       double share,
@@ -53,7 +54,7 @@ class Staging {
       Relay& copies,
       const Pack& work);
 
-  // From the buffer, of which `end` bytes are in use. Ends on the stream of kernels.
+  // From the first `end` bytes of the buffer. Ends on the stream of kernels.
   using Unpack = std::function<void(codec::Bytes heads, codec::Window window)>;
   void bring(
       size_t bytes,

@@ -307,7 +307,7 @@ void Mover::revert(Block& block) {
   (void)cudaGetLastError();
   block.left.reset();
   block.host.touched.reset();
-  block.host.learned = true;
+  block.host.unseen.reset();
   wrote(block);
   block.state.to(State::Resident);
 }

@@ -13,6 +13,14 @@ namespace {
 // What the kernels reach of the copy engine's rate, in bytes over the link. Measured on an H200
 // with tests/gpu/codec.py: 47 to 50 of 55 GB/s for all data that shrinks.
 constexpr double kLinkShare = 0.9;
+// A block is packed if at most this share of it is left; otherwise the kernels are no faster than
+// the copy engine. By way of device memory, the link moves nothing but what is left: with 0.9,
+// Llama, whose AdamW has 0.86 left, takes 0.96 of the time that it takes with 0.8. Without, kernels
+// reach kLinkShare alone, and less if the other direction is in use: fp32 with 0.86 left moves at
+// 44 GB/s to the host and 31 back then, where copies have 50 and 47
+// (docs/results/2026-11-28-both-directions.md, docs/results/2026-11-29-host-ahead.md).
+constexpr double kMostLeft = 0.9;
+constexpr double kMostLeftDirect = 0.8;
 // Smaller blocks are copied as they are: a launch takes as long as the link needs for them.
 constexpr size_t kSmallest = size_t(1) << 20; // bytes
 // If there are more kinds of blocks, sizes change all the time, and what is known is of no use.
@@ -71,6 +79,10 @@ void Packing::make(codec::Kind kind) noexcept {
   }
 }
 
+double Packing::most_left() const {
+  return hurry_ && out_ && in_ ? kMostLeft : kMostLeftDirect;
+}
+
 unsigned Packing::thread_blocks(const Known* known) const {
   const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
@@ -85,12 +97,13 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const Known* const known = this->known(block);
   const unsigned blocks = thread_blocks(known);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
-  const bool shrinks = known && known->shrinks();
-  const double left = shrinks ? static_cast<double>(known->left) : 0;
-  block.host.learned = false;
+  const double left = known && shrinks(*known) ? static_cast<double>(known->left) : 0;
+  block.host.unseen = Packed{block.size, host.packed, block.origin.writer, block.slot};
+  block.host.pieces = 0;
   const void* const data = block.memory.get();
   if (hurry_ && out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
-    packer_.pack(host.packed, data, block.size, host.buffer, left, blocks, kernels, copies, *out_);
+    block.host.pieces = packer_.pack(
+        host.packed, data, block.size, host.buffer, left, blocks, kernels, copies, *out_);
     return copies.stream();
   }
   packer_.pack(host.packed, data, block.size, host.buffer, blocks, kernels);
@@ -112,9 +125,12 @@ cudaStream_t
 Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels) {
   const HostCopy& host = block.host;
   const unsigned blocks = thread_blocks(known(block));
-  const bool packed = !host.touched || host.touched->done(); // otherwise its end is not known yet
-  if (hurry_ && in_ && packed && in_->takes(block.size)) {
-    packer_.unpack(host.packed, memory, block.size, host.buffer, blocks, copies, kernels, *in_);
+  // The host is ahead of the device: what packs the block may not even have begun.
+  const bool packed = !host.touched || host.touched->done();
+  if (hurry_ && in_ && (packed || host.pieces != 0) && in_->takes(block.size)) {
+    const size_t pieces = packed ? 0 : host.pieces;
+    packer_.unpack(
+        host.packed, memory, block.size, host.buffer, pieces, blocks, copies, kernels, *in_);
   } else {
     waits_.record(copies.stream());
     waits_.block(kernels);
@@ -133,34 +149,38 @@ bool Packing::holds(const Block& block, const char* bytes) {
 }
 
 void Packing::learn(Block& block) {
-  if (block.host.learned || block.host.packed == codec::Kind::None) {
-    return;
+  if (block.host.unseen && learn(*block.host.unseen, block.host.buffer)) {
+    block.host.unseen.reset();
   }
-  const uint64_t written = Packer::written(block.host.buffer);
+}
+
+bool Packing::learn(const Packed& packed, const HostBuffer& buffer) {
+  const uint64_t written = Packer::written(buffer);
   if (written == 0) {
-    return;
+    return false;
   }
-  block.host.learned = true;
-  totals_.add(block.host.packed, block.size, written);
+  totals_.add(packed.kind, packed.bytes, written);
   if (known_.size() >= kMostKnown) {
     known_.clear();
   }
-  const double left = static_cast<double>(written) / static_cast<double>(block.size);
+  const double left = static_cast<double>(written) / static_cast<double>(packed.bytes);
   const auto note = [&](Known& known) {
     known.left = static_cast<float>(left);
-    known.end = std::max(Packer::end(block.host.buffer), known.end - known.end / kForget);
+    known.end = std::max(Packer::end(buffer), known.end - known.end / kForget);
   };
-  const Like like{block.size, block.origin.writer, block.host.packed};
-  Known& own = known_[like.of(block.slot)];
+  const Like like{packed.bytes, packed.writer, packed.kind};
+  Known& own = known_[like.of(packed.slot)];
   Known& any = known_[like];
+  const bool shrank = left <= most_left();
   // Blocks that shrank before, and still do, say nothing about those that did not.
-  if (block.slot == 0 || !own.shrinks() || left > codec::Choice::kWorth) {
-    any.choice.packed(block.size, written);
+  if (packed.slot == 0 || !shrinks(own) || !shrank) {
+    any.choice.packed(shrank);
   }
   note(any);
-  if (block.slot != 0) {
+  if (packed.slot != 0) {
     note(own);
   }
+  return true;
 }
 
 void Packing::copied(const Block& block) {
@@ -174,7 +194,7 @@ void Packing::copied(const Block& block) {
 // not shrink, one is tried again now and then, whichever comes first.
 bool Packing::worth(const Block& block) const {
   const auto own = known_.find(like(block).of(block.slot));
-  if (block.slot != 0 && (own == known_.end() || own->second.shrinks())) {
+  if (block.slot != 0 && (own == known_.end() || shrinks(own->second))) {
     return true;
   }
   const auto any = known_.find(like(block));
@@ -198,7 +218,7 @@ double Packing::share(const Origin& origin, size_t bytes, uint32_t slot) const {
     return 1;
   }
   const Known* const known = this->known(Like{bytes, origin.writer, origin.kind}.of(slot));
-  if (!known || !known->shrinks()) {
+  if (!known || !shrinks(*known)) {
     return 1;
   }
   return std::min(1.0, static_cast<double>(known->left) / kLinkShare);

@@ -73,6 +73,8 @@ class Packing {
 
   // Takes note of how far the block has shrunk, if its copy to the host has ended.
   void learn(Block& block);
+  // The same for a block that has given up its buffer. Returns whether its copy had ended.
+  bool learn(const Packed& packed, const HostBuffer& buffer);
   // The block is about to be copied as it is.
   void copied(const Block& block);
 
@@ -134,15 +136,15 @@ class Packing {
     codec::Choice choice; // when to try again what does not shrink; only of any slot
     float left = 0; // bytes written per byte in the last round; 0 if not known
     size_t end = 0; // bytes of a host buffer, the most of the last rounds
-
-    bool shrinks() const {
-      return left > 0 && left <= codec::Choice::kWorth;
-    }
   };
 
   static Like like(const Block& block) {
     return {block.size, block.origin.writer, block.origin.kind};
   }
+  bool shrinks(const Known& known) const {
+    return known.left > 0 && known.left <= most_left();
+  }
+  double most_left() const;
   // Null if nothing is known.
   const Known* known(const Like& like) const;
   const Known* known(const Block& block) const {

@@ -81,7 +81,11 @@ void Supply::drop(Block& block) {
   }
   if (block.host) {
     slots_.dropped(block);
-    arena_.give(block.host.buffer, block.host.touched);
+    Arena::Freed freed;
+    if (const std::optional<Packed> unseen = block.host.unseen) {
+      freed = [this, unseen](const HostBuffer& buffer) { packing_.learn(*unseen, buffer); };
+    }
+    arena_.give(block.host.buffer, block.host.touched, std::move(freed));
   }
   block.host = {};
 }
