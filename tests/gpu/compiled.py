@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,20 @@ def mend_record_stream() -> None:
     record_stream.register_fake(lambda tensor, stream_index: None)
 
 
+def offload(settings: Mapping[str, bool]) -> None:
+    """Makes code that is compiled from now on offload activations, with functorch's settings."""
+    import torch
+    import torch._functorch.config
+    import torch._inductor.config
+
+    for key, value in settings.items():
+        setattr(torch._functorch.config, key, value)
+    mend_record_stream()
+    torch._inductor.config.joint_custom_post_pass = marks()
+    # Its prefetching measures operators, which Inductor refuses to do otherwise.
+    torch.use_deterministic_algorithms(False)
+
+
 class Trainer:
     """One model, its first weights and batches, and rows that train it."""
 
@@ -133,13 +147,8 @@ class Trainer:
         """Seconds of each iteration and of its forward pass, bytes, losses and final weights."""
         torch = self.torch
         torch._dynamo.reset()
-        for key, value in row.offload.items():
-            setattr(torch._functorch.config, key, value)
         if row.offload:
-            mend_record_stream()
-            torch._inductor.config.joint_custom_post_pass = marks()
-            # Its prefetching measures operators, which Inductor refuses to do otherwise.
-            torch.use_deterministic_algorithms(False)
+            offload(row.offload)
         forwards = [block.forward for block in self.work.blocks(self.model)]
         if row.checkpoint:
             for block in self.work.blocks(self.model):

@@ -29,8 +29,9 @@ from typing import Any
 
 import determinism
 import machine
+import processes
 import report
-from planned import REPEATED, Training, apart, counted
+from planned import ENVIRONMENT, LIBRARIES, REPEATED, Training, counted
 from workloads import WORKLOADS
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -233,21 +234,14 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=24, help="before the profiled one")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--part", type=float, help="of the peak (default: each workload's first)")
-    parser.add_argument("--measure", choices=WORKLOADS, help=argparse.SUPPRESS)
-    parser.add_argument("--traces", type=Path, help=argparse.SUPPRESS)  # with --measure
     arguments = parser.parse_args()
-    if arguments.measure:
-        name, part, iterations = arguments.measure, arguments.part, arguments.iterations
-        arguments.out.write_text(json.dumps(measure(name, part, iterations, arguments.traces)))
-        return 0
     tables: dict[str, list[dict[str, str]]] = {"Gaps": []}
     data = {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.workloads:
         part = arguments.part or WORKLOADS[name].limits[0]
-        options = ["--part", str(part), "--iterations", str(arguments.iterations)]
-        options += ["--traces", str(arguments.out)]
-        data[name] = apart(__file__, "--measure", name, *options)
+        with processes.Server(ENVIRONMENT, LIBRARIES) as server:
+            data[name] = server.run(measure, name, part, arguments.iterations, arguments.out)
         if data[name] is None:
             return 1
         for mode, found in data[name].items():

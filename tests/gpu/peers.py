@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import compiled
 from compiled_models import checkpoint
 from workloads import blocks
 
@@ -34,6 +35,13 @@ def _checkpoints(model: Any) -> Around:
     return contextlib.nullcontext
 
 
+def _compiled_offload(model: Any) -> Around:
+    """PyTorch's own offloading of activations by compiled code, with its overlap."""
+    compiled.offload(compiled.ROWS["overlap"].offload)
+    model.compile()
+    return contextlib.nullcontext
+
+
 Peer = Callable[[Any], Around]
 """Prepares a model."""
 
@@ -41,4 +49,5 @@ PEERS: dict[str, Peer] = {
     "save_on_cpu": _save_on_cpu,
     "TRL's offloading": _offload,
     "checkpoints": _checkpoints,
+    "compiled offloading": _compiled_offload,
 }

@@ -3,10 +3,13 @@
     python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...]
 
 needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
-and leaves planned.json and planned.md in DIR. Each workload is a process of its own. Exits 1 if
-losses with LMS differ from those in memory. Peers train without LMS on a GPU of the limit's size,
-for a few iterations, each in a process of its own, too: when cuDNN gets no memory, it takes another
-algorithm, and keeps to it for the rest of the process. TRL's offloading needs trl.
+and leaves planned.json and planned.md in DIR, which have what was measured so far if it does not
+end. Each workload is a process of its own. Exits 1 if losses with LMS differ from those in memory.
+
+After all workloads, peers train without LMS on a GPU of the limit's size, for a few iterations,
+each in a process of its own, too: when cuDNN gets no memory, it takes another algorithm, and keeps
+to it for the rest of the process. TRL's offloading needs trl. Offloading by compiled code keeps
+nothing deterministic, see compiled.py.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, which
@@ -22,12 +25,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,12 +34,19 @@ from typing import Any
 
 import determinism
 import machine
+import processes
 import report
 from peers import PEERS, Peer
 from workloads import GB, WORKLOADS, Workload
 
 MODES = ("on demand", "planned", *PEERS)
 PEER_ITERATIONS = 8
+ON_DEMAND_ITERATIONS = 12  # after the first, each does the same
+ENVIRONMENT = {
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+LIBRARIES = ("torch", "torchvision", "transformers.models.llama.modeling_llama")
 COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
 COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
 COUNTS += ("compressed_bytes", "compressed_written_bytes")
@@ -140,17 +146,17 @@ def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict
         return run(workload, iterations, lms=False, peer=PEERS[mode])
     except torch.cuda.OutOfMemoryError:
         return {"error": "out of memory"}
-    except ImportError as error:
-        return {"error": str(error)}
+    except Exception as error:  # of the peer, whatever it is
+        return {"error": f"{type(error).__name__}: {error}".split("\n")[0][:100]}
 
 
 def parts(workload: Workload) -> dict[str, float]:
-    """Seconds of the forward pass, and of the rest. Empty if there is no training."""
+    """Seconds of the forward pass, and of the rest. Empty if these are not the same each time."""
     import torch
 
-    training = Training(workload)
-    if not training.optimizer:
+    if workload.varying or not workload.optimizer:
         return {}
+    training = Training(workload)
     seconds: dict[str, list[float]] = {"up": [], "down": []}
     for _ in range(6):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
@@ -170,7 +176,7 @@ def parts(workload: Workload) -> dict[str, float]:
 
 
 def bound(parts: dict[str, float], excess: int, speed: dict[str, float]) -> float:
-    """Seconds of an iteration with one hill of memory at least; 0 if nothing is trained."""
+    """Seconds of an iteration with one hill of memory at least; 0 without parts()."""
     if not parts:
         return 0
     return max(parts["up"], excess / speed["out"]) + max(parts["down"], excess / speed["in"])
@@ -195,7 +201,14 @@ def rates() -> dict[str, float]:
     return found
 
 
-def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
+def iterations_of(workload: Workload, mode: str) -> int:
+    if mode in PEERS:
+        return PEER_ITERATIONS
+    few = mode == "on demand" and not workload.varying
+    return min(workload.iterations, ON_DEMAND_ITERATIONS if few else workload.iterations)
+
+
+def measure(name: str, modes: Sequence[str]) -> dict[str, Any]:
     """In memory, and with LMS in each of the modes at each limit."""
     import torch
 
@@ -204,7 +217,7 @@ def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
     speed = rates()
     torch.cuda.empty_cache()
     found = {"rates": speed, "parts": parts(workload), "bounds": {}, "rows": []}
-    memory = run(workload, iterations, lms=False)
+    memory = run(workload, workload.iterations, lms=False)
     found["memory"] = memory
     import torch.cuda.lms
 
@@ -216,7 +229,7 @@ def measure(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any]:
             torch.cuda.set_enabled_lms(True)
             torch.cuda.set_limit_lms(limit)
             torch.cuda.lms.set_planning(mode == "planned")
-            result = run(workload, iterations, lms=True)
+            result = run(workload, iterations_of(workload, mode), lms=True)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
             found["rows"].append({**result, "limit": limit, "mode": mode})
@@ -231,10 +244,11 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         limit = f"{row['limit'] / GB:.2f}"
         known = {"limit GB": limit, "mode": row["mode"], "losses": row["error"]}
         return {**dict.fromkeys(cells(found, reference, kept), ""), **known}
+    kept = min(kept, len(row["milliseconds"]) // 2)
     time = statistics.median(row["milliseconds"][-kept:])
     count = row["counts"][-1]
     repeated = [c[REPEATED] for c in row["counts"][-kept:]]
-    least = found["bounds"].get(str(row.get("limit")), 0) * 1e3
+    least = found["bounds"].get(row.get("limit"), 0) * 1e3
     return {
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
         "mode": row.get("mode", "in memory"),
@@ -268,34 +282,24 @@ def compressed(count: dict[str, int]) -> str:
     return f"{count['compressed_bytes'] / GB:.2f} GB to {left:.2f}"
 
 
-def apart(program: str, *arguments: str) -> Any:
-    """What the program measures in a process of its own; None if it fails."""
-    environment = {
-        **os.environ,
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "row.json")
-        command = [sys.executable, program, "--out", str(result), *arguments]
-        done = subprocess.run(command, env=environment)
-        return json.loads(result.read_text()) if done.returncode == 0 else None
+def measure_peer(name: str, mode: str, limit: int) -> dict[str, Any]:
+    determinism.turn_on()
+    workload = WORKLOADS[name]
+    return run_peer(workload, mode, iterations_of(workload, mode), limit)
 
 
-def workload_in_modes(name: str, iterations: int, modes: Sequence[str]) -> dict[str, Any] | None:
-    """measure(), with the peers' rows at each limit; None if it fails."""
-    common = ("--measure", name, "--iterations", str(iterations))
-    found = apart(__file__, *common, "--modes", *(mode for mode in modes if mode not in PEERS))
-    for limit in map(int, found["bounds"] if found else ()):
-        for mode in (mode for mode in modes if mode in PEERS):
-            peer = ("--modes", mode, "--limit", str(limit))
-            result = apart(__file__, *common, *peer) or {"error": "failed"}
-            found["rows"].append({**result, "limit": limit, "mode": mode})
-            times = [result["error"]] if "error" in result else map(int, result["milliseconds"])
-            print(name, limit, mode, *times, file=sys.stderr, flush=True)
-    if found:
-        found["rows"].sort(key=lambda row: -row["limit"])
-    return found
+def tables_of(results: dict[str, Any], kept: int) -> dict[str, list[dict[str, str]]]:
+    tables = {}
+    for name, found in results.items():
+        workload = WORKLOADS[name]
+        last = workload.iterations // 2 if workload.varying else kept
+        speed = "; ".join(f"{way} {rate / GB:.1f} GB/s" for way, rate in found["rates"].items())
+        passes = "; ".join(f"{part} {1e3 * time:.1f} ms" for part, time in found["parts"].items())
+        # In the order of limits, and of a limit's rows as they were measured.
+        rows = sorted(found["rows"], key=lambda row: -row["limit"])
+        heading = f"{workload.title} ({speed}; {passes})"
+        tables[heading] = [cells(found, row, last) for row in (found["memory"], *rows)]
+    return tables
 
 
 def main() -> int:
@@ -303,40 +307,42 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--iterations", type=int, default=32, help="of each row (default: 32)")
     parser.add_argument("--kept", type=int, default=6, help="last ones in the median (default: 6)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
-    parser.add_argument("--measure", choices=WORKLOADS, help=argparse.SUPPRESS)
-    parser.add_argument("--limit", type=int, help=argparse.SUPPRESS)  # of a peer, with --measure
     arguments = parser.parse_args()
-    if arguments.measure:
-        name, iterations, modes = arguments.measure, arguments.iterations, arguments.modes
-        if arguments.limit:
-            determinism.turn_on()
-            iterations = min(iterations, PEER_ITERATIONS)
-            found = run_peer(WORKLOADS[name], modes[0], iterations, arguments.limit)
-        else:
-            found = measure(name, iterations, modes)
-        arguments.out.write_text(json.dumps(found))
-        return 0
-    tables, data, failed = {}, {}, False
-    for name in arguments.workloads:
-        found = workload_in_modes(name, arguments.iterations, arguments.modes)
-        if found is None:
-            failed = True
-            continue
-        rows = [cells(found, row, arguments.kept) for row in (found["memory"], *found["rows"])]
+    title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
+    about, results, failed = machine.describe(), {}, False
+
+    def save() -> None:
+        tables = tables_of(results, arguments.kept)
+        report.save(arguments.out, "planned", title, about, tables, results)
+
+    with processes.Server(ENVIRONMENT, LIBRARIES) as server:
+        for name in arguments.workloads:
+            modes = [mode for mode in arguments.modes if mode not in PEERS]
+            found = server.run(measure, name, modes)
+            if found is None:
+                failed = True
+                continue
+            results[name] = found
+            save()
+        for mode in (mode for mode in arguments.modes if mode in PEERS):
+            for name, found in results.items():
+                # Nothing is kept for a backward pass if there is none.
+                for limit in found["bounds"] if WORKLOADS[name].optimizer else ():
+                    result = server.run(measure_peer, name, mode, limit) or {"error": "failed"}
+                    found["rows"].append({**result, "limit": limit, "mode": mode})
+                    times = result.get("milliseconds") or [result["error"]]
+                    print(name, limit, mode, *times, file=sys.stderr, flush=True)
+                save()
+    tables = tables_of(results, arguments.kept)
+    for rows in tables.values():
         failed = failed or any(
             row["losses"] == "DIFFERENT" for row in rows if row["mode"] not in PEERS
         )
-        speed = "; ".join(f"{way} {rate / GB:.1f} GB/s" for way, rate in found["rates"].items())
-        passes = "; ".join(f"{part} {1e3 * time:.1f} ms" for part, time in found["parts"].items())
-        tables[f"{WORKLOADS[name].title} ({speed}; {passes})"] = rows
-        data[name] = found
     if tables:
-        title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
-        report.write(arguments.out, "planned", title, machine.describe(), tables, data)
+        report.write(arguments.out, "planned", title, about, tables, results)
     return int(failed)
 
 

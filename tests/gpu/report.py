@@ -46,8 +46,20 @@ def write(
     tables: dict[str, list[dict[str, str]]],
     data: Any,
 ) -> None:
-    """Leaves NAME.json (everything measured) and NAME.md (the tables) in the folder."""
+    """Shows the tables, and saves them."""
     show(title, machine, tables)
+    save(folder, name, title, machine, tables, data)
+
+
+def save(
+    folder: Path,
+    name: str,
+    title: str,
+    machine: dict[str, str],
+    tables: dict[str, list[dict[str, str]]],
+    data: Any,
+) -> None:
+    """Leaves NAME.json (everything measured) and NAME.md (the tables) in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "results": data}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")

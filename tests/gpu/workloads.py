@@ -17,6 +17,8 @@ class Workload:
     build: Callable[[], tuple[Any, Callable[[], Any]]]  # (model, what computes the loss)
     optimizer: Callable[[Any], Any] | None  # None: no training, and each call is an iteration
     limits: tuple[float, ...]  # parts of the peak in memory
+    iterations: int = 44  # until all that LMS tries has been timed, and some more
+    varying: bool = False  # whether iterations differ
     # Of an iteration in memory on an H200, if measured (docs/results/2026-11-23-fake.md).
     seconds: float = 0
 
@@ -200,12 +202,15 @@ WORKLOADS = {
         build=lengths,
         optimizer=_adamw,
         limits=(0.60,),
+        iterations=96,
+        varying=True,
     ),
     "generation": Workload(
         title="Llama of transformers, 0.9 billion parameters, 64 x 48 tokens are generated",
         build=generation,
         optimizer=None,
         limits=(0.80, 0.60),
+        iterations=8,
     ),
     "images_3x": Workload(
         title="ResNet-50, batch 64, 912x912, channels-last, SGD with momentum",
@@ -218,6 +223,7 @@ WORKLOADS = {
         build=partial(resnet, 50, 64, 1392),
         optimizer=_sgd,
         limits=(1 / 7,),
+        iterations=36,
     ),
     "unet3d": Workload(
         title="3D U-Net, 160^3, instance norm, SGD with momentum",
