@@ -51,3 +51,6 @@ PEERS: dict[str, Peer] = {
     "checkpoints": _checkpoints,
     "compiled offloading": _compiled_offload,
 }
+
+OFFLOADERS = tuple(name for name in PEERS if name != "checkpoints")
+"""Those that keep activations in host memory."""

@@ -188,6 +188,7 @@ WORKLOADS = {
         build=llama,
         optimizer=_adamw,
         limits=(0.85, 0.60),
+        iterations=32,
         seconds=0.5217,
     ),
     "vit_l": Workload(
@@ -195,6 +196,7 @@ WORKLOADS = {
         build=vit_l,
         optimizer=_adamw,
         limits=(0.80, 0.50, 0.30),
+        iterations=36,
         seconds=0.3318,
     ),
     "lengths": Workload(
@@ -210,7 +212,7 @@ WORKLOADS = {
         build=generation,
         optimizer=None,
         limits=(0.80, 0.60),
-        iterations=8,
+        iterations=7,
     ),
     "images_3x": Workload(
         title="ResNet-50, batch 64, 912x912, channels-last, SGD with momentum",
@@ -223,7 +225,7 @@ WORKLOADS = {
         build=partial(resnet, 50, 64, 1392),
         optimizer=_sgd,
         limits=(1 / 7,),
-        iterations=36,
+        iterations=32,
     ),
     "unet3d": Workload(
         title="3D U-Net, 160^3, instance norm, SGD with momentum",
