@@ -238,10 +238,10 @@ def main() -> int:
     tables: dict[str, list[dict[str, str]]] = {"Gaps": []}
     data = {}
     arguments.out.mkdir(parents=True, exist_ok=True)
+    server = processes.Server(ENVIRONMENT, LIBRARIES)
     for name in arguments.workloads:
         part = arguments.part or WORKLOADS[name].limits[0]
-        with processes.Server(ENVIRONMENT, LIBRARIES) as server:
-            data[name] = server.run(measure, name, part, arguments.iterations, arguments.out)
+        data[name] = server.run(measure, name, part, arguments.iterations, arguments.out)
         if data[name] is None:
             return 1
         for mode, found in data[name].items():

@@ -136,14 +136,15 @@ def counted(lms: bool) -> dict[str, int]:
     return {**values, REPEATED: torch.cuda.memory_stats_as_nested_dict().get(REPEATED, 0)}
 
 
-def run_peer(workload: Workload, mode: str, iterations: int, limit: int) -> dict[str, Any]:
+def measure_peer(name: str, mode: str, limit: int) -> dict[str, Any]:
     """Without LMS, on a GPU of the limit's size. A peer that cannot do it has an error."""
     import torch
 
+    determinism.turn_on()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
-        return run(workload, iterations, lms=False, peer=PEERS[mode])
+        return run(WORKLOADS[name], PEER_ITERATIONS, lms=False, peer=PEERS[mode])
     except torch.cuda.OutOfMemoryError:
         return {"error": "out of memory"}
     except Exception as error:  # of the peer, whatever it is
@@ -202,10 +203,10 @@ def rates() -> dict[str, float]:
 
 
 def iterations_of(workload: Workload, mode: str) -> int:
-    if mode in PEERS:
-        return PEER_ITERATIONS
-    few = mode == "on demand" and not workload.varying
-    return min(workload.iterations, ON_DEMAND_ITERATIONS if few else workload.iterations)
+    """With LMS."""
+    if mode == "on demand" and not workload.varying:
+        return min(workload.iterations, ON_DEMAND_ITERATIONS)
+    return workload.iterations
 
 
 def measure(name: str, modes: Sequence[str]) -> dict[str, Any]:
@@ -282,12 +283,6 @@ def compressed(count: dict[str, int]) -> str:
     return f"{count['compressed_bytes'] / GB:.2f} GB to {left:.2f}"
 
 
-def measure_peer(name: str, mode: str, limit: int) -> dict[str, Any]:
-    determinism.turn_on()
-    workload = WORKLOADS[name]
-    return run_peer(workload, mode, iterations_of(workload, mode), limit)
-
-
 def tables_of(results: dict[str, Any], kept: int) -> dict[str, list[dict[str, str]]]:
     tables = {}
     for name, found in results.items():
@@ -300,6 +295,23 @@ def tables_of(results: dict[str, Any], kept: int) -> dict[str, list[dict[str, st
         heading = f"{workload.title} ({speed}; {passes})"
         tables[heading] = [cells(found, row, last) for row in (found["memory"], *rows)]
     return tables
+
+
+def add_peer(
+    server: processes.Server, name: str, found: dict[str, Any], mode: str, most_offloaded: float
+) -> None:
+    """A row for each limit of the workload; none if it keeps nothing for a backward pass."""
+    if not WORKLOADS[name].optimizer:
+        return
+    too_large = found["memory"]["peak_allocated_bytes"] > most_offloaded * GB
+    for limit in found["bounds"]:
+        if mode in OFFLOADERS and too_large:
+            result = {"error": "not run: --most-offloaded"}
+        else:
+            result = server.run(measure_peer, name, mode, limit) or {"error": "failed"}
+        found["rows"].append({**result, "limit": limit, "mode": mode})
+        times = result.get("milliseconds") or [result["error"]]
+        print(name, limit, mode, *times, file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -320,41 +332,30 @@ def main() -> int:
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     arguments = parser.parse_args()
     title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
-    about, results, failed = machine.describe(), {}, False
+    about, results = machine.describe(), {}
+    server = processes.Server(ENVIRONMENT, LIBRARIES)
+    own = [mode for mode in arguments.modes if mode not in PEERS]
 
-    def save() -> None:
+    def write(*, shown: bool = False) -> None:
         tables = tables_of(results, arguments.kept)
-        report.save(arguments.out, "planned", title, about, tables, results)
+        report.write(arguments.out, "planned", title, about, tables, results, shown=shown)
 
-    with processes.Server(ENVIRONMENT, LIBRARIES) as server:
-        for name in arguments.workloads:
-            modes = [mode for mode in arguments.modes if mode not in PEERS]
-            found = server.run(measure, name, modes)
-            if found is None:
-                failed = True
-                continue
+    for name in arguments.workloads:
+        if found := server.run(measure, name, own):
             results[name] = found
-            save()
-        for mode in (mode for mode in arguments.modes if mode in PEERS):
-            for name, found in results.items():
-                # Nothing is kept for a backward pass if there is none.
-                for limit in found["bounds"] if WORKLOADS[name].optimizer else ():
-                    peak = found["memory"]["peak_allocated_bytes"]
-                    if mode in OFFLOADERS and peak > arguments.most_offloaded * GB:
-                        result = {"error": "not run: --most-offloaded"}
-                    else:
-                        result = server.run(measure_peer, name, mode, limit) or {"error": "failed"}
-                    found["rows"].append({**result, "limit": limit, "mode": mode})
-                    times = result.get("milliseconds") or [result["error"]]
-                    print(name, limit, mode, *times, file=sys.stderr, flush=True)
-                save()
-    tables = tables_of(results, arguments.kept)
-    for rows in tables.values():
-        failed = failed or any(
-            row["losses"] == "DIFFERENT" for row in rows if row["mode"] not in PEERS
-        )
-    if tables:
-        report.write(arguments.out, "planned", title, about, tables, results)
+            write()
+    for mode in (mode for mode in arguments.modes if mode in PEERS):
+        for name, found in results.items():
+            add_peer(server, name, found, mode, arguments.most_offloaded)
+        write()
+    write(shown=True)
+    rows = [(found, row) for found in results.values() for row in found["rows"]]
+    same = all(
+        losses(row["losses"], found["memory"]["losses"]) == "identical"
+        for found, row in rows
+        if row["mode"] not in PEERS
+    )
+    failed = len(results) < len(arguments.workloads) or not same
     return int(failed)
 
 

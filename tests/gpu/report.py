@@ -45,21 +45,12 @@ def write(
     machine: dict[str, str],
     tables: dict[str, list[dict[str, str]]],
     data: Any,
-) -> None:
-    """Shows the tables, and saves them."""
-    show(title, machine, tables)
-    save(folder, name, title, machine, tables, data)
-
-
-def save(
-    folder: Path,
-    name: str,
-    title: str,
-    machine: dict[str, str],
-    tables: dict[str, list[dict[str, str]]],
-    data: Any,
+    *,
+    shown: bool = True,
 ) -> None:
     """Leaves NAME.json (everything measured) and NAME.md (the tables) in the folder."""
+    if shown:
+        show(title, machine, tables)
     folder.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "results": data}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")

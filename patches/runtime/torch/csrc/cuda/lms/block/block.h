@@ -38,21 +38,13 @@ inline size_t rounded(size_t bytes) {
   return (bytes + 511) / 512 * 512;
 }
 
-// What was packed into a buffer.
-struct Packed {
-  size_t bytes;
-  codec::Kind kind;
-  const char* writer; // as in Origin
-  uint32_t slot; // as in Block
-};
-
 // A block's bytes in pinned host memory.
 struct HostCopy {
   HostBuffer buffer;
   size_t spare = 0; // bytes at the end of the buffer that are needed only while it is packed into
   codec::Kind packed = codec::Kind::None; // how the bytes are packed; None: as they are
   size_t pieces = 0; // where the pieces end in the buffer, if it was packed in pieces
-  std::optional<Packed> unseen; // what was packed, until Packing has seen how far it has shrunk
+  std::optional<Like> unseen; // what was packed, until Packing has seen how far it has shrunk
   std::optional<Checker::Slot> hash; // of the bytes, on the device; none without kernels
   // Recorded after the last work that reads or writes the buffer, or uses the hash.
   EventRef touched;

@@ -98,7 +98,7 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const unsigned blocks = thread_blocks(known);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
   const double left = known && shrinks(*known) ? static_cast<double>(known->left) : 0;
-  block.host.unseen = Packed{block.size, host.packed, block.origin.writer, block.slot};
+  block.host.unseen = Like{block.size, block.origin.writer, host.packed, block.slot};
   block.host.pieces = 0;
   const void* const data = block.memory.get();
   if (hurry_ && out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
@@ -154,7 +154,7 @@ void Packing::learn(Block& block) {
   }
 }
 
-bool Packing::learn(const Packed& packed, const HostBuffer& buffer) {
+bool Packing::learn(const Like& packed, const HostBuffer& buffer) {
   const uint64_t written = Packer::written(buffer);
   if (written == 0) {
     return false;
@@ -168,9 +168,8 @@ bool Packing::learn(const Packed& packed, const HostBuffer& buffer) {
     known.left = static_cast<float>(left);
     known.end = std::max(Packer::end(buffer), known.end - known.end / kForget);
   };
-  const Like like{packed.bytes, packed.writer, packed.kind};
-  Known& own = known_[like.of(packed.slot)];
-  Known& any = known_[like];
+  Known& own = known_[packed];
+  Known& any = known_[packed.of(0)];
   const bool shrank = left <= most_left();
   // Blocks that shrank before, and still do, say nothing about those that did not.
   if (packed.slot == 0 || !shrinks(own) || !shrank) {

@@ -74,7 +74,7 @@ class Packing {
   // Takes note of how far the block has shrunk, if its copy to the host has ended.
   void learn(Block& block);
   // The same for a block that has given up its buffer. Returns whether its copy had ended.
-  bool learn(const Packed& packed, const HostBuffer& buffer);
+  bool learn(const Like& packed, const HostBuffer& buffer);
   // The block is about to be copied as it is.
   void copied(const Block& block);
 
@@ -109,22 +109,6 @@ class Packing {
   }
 
  private:
-  // What shrinks as far as each other: what the same block of an iteration held before, or, if
-  // nothing is known of that, other blocks that the same operator has written.
-  struct Like {
-    size_t bytes;
-    const char* writer;
-    codec::Kind kind;
-    uint32_t slot = 0; // in the iteration that is followed; 0: any
-
-    Like of(uint32_t slot) const {
-      return {bytes, writer, kind, slot};
-    }
-    bool operator==(const Like& other) const {
-      return bytes == other.bytes && writer == other.writer && kind == other.kind &&
-             slot == other.slot;
-    }
-  };
   struct Hash {
     size_t operator()(const Like& like) const {
       const auto writer = reinterpret_cast<uintptr_t>(like.writer);

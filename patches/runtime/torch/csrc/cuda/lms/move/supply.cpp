@@ -82,7 +82,7 @@ void Supply::drop(Block& block) {
   if (block.host) {
     slots_.dropped(block);
     Arena::Freed freed;
-    if (const std::optional<Packed> unseen = block.host.unseen) {
+    if (const std::optional<Like> unseen = block.host.unseen) {
       freed = [this, unseen](const HostBuffer& buffer) { packing_.learn(*unseen, buffer); };
     }
     arena_.give(block.host.buffer, block.host.touched, std::move(freed));
