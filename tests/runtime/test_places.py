@@ -105,6 +105,7 @@ def test_places_that_are_lost_again_and_again_are_given_up(expected):
     assert stat("placed_count") == placed
 
 
+@simulated  # on a GPU, no request of this program need fail
 def test_places_for_which_there_is_no_memory_become_smaller(expected):
     """The native allocator keeps memory for small blocks apart, of which a plan knows nothing."""
     with torch.cuda.stream(torch.cuda.Stream()):
