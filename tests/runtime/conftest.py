@@ -108,10 +108,26 @@ def first_page_outs() -> None:
         assert not torch.cuda.lms.is_resident(x)
         del x
     torch.cuda.empty_cache()
-    # What was imported is never garbage, and to look through it would take a tenth of a second for
-    # each test.
-    gc.collect()
-    gc.freeze()
+
+
+class Imported:
+    """Modules that the garbage collector does not look through.
+
+    They are never garbage, and to look through them would take a tenth of a second for each test.
+    """
+
+    def __init__(self) -> None:
+        self._frozen = 0
+
+    def freeze(self) -> None:
+        """Call it when nothing of a test is left. Does nothing unless many have been imported."""
+        if len(sys.modules) > self._frozen + 20:
+            self._frozen = len(sys.modules)
+            gc.collect()
+            gc.freeze()
+
+
+IMPORTED = Imported()
 
 
 def forget_errors() -> None:
@@ -135,6 +151,7 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
     Fails the test if the race checker reports anything, or if the test does not free its memory.
     """
     forget_errors()
+    IMPORTED.freeze()
     torch.cuda.set_size_lms(SMALL)
     torch.cuda.lms.set_compression(COMPRESSION)
     torch.cuda.set_limit_lms(0)
