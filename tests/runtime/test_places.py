@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import MIB, start_within
+from conftest import MIB, ON_HARDWARE, start_within
 from hardware import simulated
 from layers import Layers
 from releases import since
@@ -105,7 +105,6 @@ def test_places_that_are_lost_again_and_again_are_given_up(expected):
     assert stat("placed_count") == placed
 
 
-@simulated  # on a GPU, no request of this program need fail
 def test_places_for_which_there_is_no_memory_become_smaller(expected):
     """The native allocator keeps memory for small blocks apart, of which a plan knows nothing."""
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -115,13 +114,14 @@ def test_places_for_which_there_is_no_memory_become_smaller(expected):
     found = run(program, range(16))
     placed = stat("placed_count")
     found += run(program, range(16, 20))
-    # At once, not only when plans use so much less of the limit that they happen to fit.
-    assert stat("placed_count") - placed >= 4 * len(SIZES)
+    # At once, not only when plans use so much less of the limit that they happen to fit. On a GPU,
+    # no request of this program need fail, and without failures there are no places.
+    assert ON_HARDWARE or stat("placed_count") - placed >= 4 * len(SIZES)
     found += run(program, range(20, PLACED))
     placed = stat("placed_count")
     found += run(program, range(PLACED, 2 * PLACED))
     assert same(found, expected)
-    assert stat("placed_count") - placed >= PLACED * len(SIZES)
+    assert ON_HARDWARE or stat("placed_count") - placed >= PLACED * len(SIZES)
     assert small.item() == 0
 
 
