@@ -48,7 +48,10 @@ def write(
     *,
     shown: bool = True,
 ) -> None:
-    """Leaves NAME.json (everything measured) and NAME.md (the tables) in the folder."""
+    """Leaves NAME.json (everything measured) and NAME.md (the tables) in the folder.
+
+    Shows the tables, too, unless `shown` is false.
+    """
     if shown:
         show(title, machine, tables)
     folder.mkdir(parents=True, exist_ok=True)
