@@ -26,9 +26,9 @@ def test_what_it_returns_and_raises() -> None:
 
 def test_the_process_outlives_the_threads_of_a_coroutine() -> None:
     code = (
-        "import threading, time\n"
+        "import os, threading, time\n"
         "from lmsbuild.conda.coroutine import run\n"
-        "def outlive(): time.sleep(0.5); print('ended')\n"
+        "def outlive(): time.sleep(0.5); os.write(1, b'ended ')\n"
         "async def work(): threading.Thread(target=outlive, daemon=True).start()\n"
         "run(work())\n"
         "run(work())\n"
