@@ -30,3 +30,19 @@ lms_offsets(int64_t count, const int64_t* numbers, int64_t period, int64_t limit
   std::copy(result.begin(), result.end(), found);
   return !result.empty();
 }
+
+// Returns how many pairs there are; `found` has room for count * count.
+extern "C" int64_t lms_heirs(
+    int64_t count,
+    const int64_t* numbers,
+    int64_t period,
+    const int64_t* offsets,
+    int64_t* found) {
+  const std::vector<int64_t> places(offsets, offsets + count);
+  const auto pairs = heirs(spans_of(count, numbers), period, places);
+  for (const auto& [before, after] : pairs) {
+    *found++ = static_cast<int64_t>(before);
+    *found++ = static_cast<int64_t>(after);
+  }
+  return static_cast<int64_t>(pairs.size());
+}

@@ -3,11 +3,14 @@
 #include <torch/csrc/cuda/lms/plan/on_demand.h>
 #include <torch/csrc/cuda/lms/plan/planner.h>
 #include <torch/csrc/cuda/lms/plan/replay.h>
+#include <torch/csrc/cuda/lms/plan/schedule.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <utility>
+#include <vector>
 
 using namespace torch::cuda::lms::plan;
 
@@ -135,13 +138,22 @@ Result* lms_replay(
     int64_t limit,
     const double* rates,
     int64_t moves,
-    const int64_t* move) { // (block, copy_after, copies, drop_before, fetch_before, needed_at) each
+    const int64_t* move, // (block, copy_after, copies, drop_before, fetch_before, needed_at) each
+    double part, // that drops come earlier
+    int64_t handovers,
+    const int64_t* handover) { // (from, to or -1, place) each
   auto* const result = new Result;
   for (int64_t k = 0; k < moves; ++k, move += 6) {
     result->plan.moves.push_back(
         {static_cast<uint32_t>(move[0]), move[1], move[2] != 0, move[3], move[4], move[5]});
   }
-  Replay played = replay(*trace, machine_of(limit, rates), result->plan.moves);
+  result->plan.moves = earlier_drops(std::move(result->plan.moves), part);
+  std::vector<Handover> given;
+  for (int64_t k = 0; k < handovers; ++k, handover += 3) {
+    given.push_back(
+        {static_cast<size_t>(handover[0]), static_cast<size_t>(handover[1]), handover[2]});
+  }
+  Replay played = replay(*trace, machine_of(limit, rates), result->plan.moves, 12, given);
   result->plan.prediction = std::move(played.prediction);
   result->plan.problem = played.message;
   result->fault = static_cast<int64_t>(played.fault);

@@ -42,7 +42,16 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     ),
     "lms_replay": (
         ctypes.c_void_p,
-        [ctypes.c_void_p, ctypes.c_int64, _DOUBLES, ctypes.c_int64, _INT64S],
+        [
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            _DOUBLES,
+            ctypes.c_int64,
+            _INT64S,
+            ctypes.c_double,
+            ctypes.c_int64,
+            _INT64S,
+        ],
     ),
     "lms_on_demand": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
     "lms_result_delete": (None, [ctypes.c_void_p]),
@@ -179,14 +188,34 @@ class Planner:
             made = self._library.lms_plan_with_compression(handle, *_machine(machine))
             return self._read(made, trace)
 
-    def replay(self, trace: Trace, machine: Machine, moves: Sequence[Move]) -> Result:
+    def replay(
+        self,
+        trace: Trace,
+        machine: Machine,
+        moves: Sequence[Move],
+        *,
+        earlier: float = 0,
+        handovers: Sequence[tuple[int, int, int]] = (),
+    ) -> Result:
+        """Plays moves.
+
+        earlier: the part of the operators since the last use by which drops come earlier.
+        handovers: the move that gives memory up; the one that fetches into it, or NONE; the
+        operator that allocates it otherwise.
+        """
         rows = [
             (m.block, m.copy_after, m.copies, m.drop_before, m.fetch_before, m.needed_at)
             for m in moves
         ]
         with _Handle(self._library, trace) as handle:
             result = self._library.lms_replay(
-                handle, *_machine(machine), len(rows), _int64s(v for row in rows for v in row)
+                handle,
+                *_machine(machine),
+                len(rows),
+                _int64s(v for row in rows for v in row),
+                earlier,
+                len(handovers),
+                _int64s(v for handover in handovers for v in handover),
             )
             return self._read(result, trace)
 

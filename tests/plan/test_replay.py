@@ -113,6 +113,33 @@ def test_memory_that_a_fetch_waits_for_is_not_there_earlier_for_others(planner: 
     assert result.causes == ["none", "memory", "none", "none"]
 
 
+def test_who_gets_memory_that_is_not_free_waits_although_other_memory_is(planner: Planner) -> None:
+    # The copy of block 0 ends at 11 s, and there is always room for two more.
+    blocks = [Block(10, 0, 3), Block(4), Block(4, 1, 1)]
+    trace = Trace([1.0] * 4, [(3, 1, False)], blocks)
+    moves = [
+        Move(0, copy_after=0, copies=True, drop_before=1, fetch_before=NONE, needed_at=NONE),
+        Move(1, copy_after=3, copies=False, drop_before=4, fetch_before=5, needed_at=7),
+    ]
+    machine = Machine(100, 1.0, 100.0)
+    assert planner.replay(trace, machine, moves).starts == [0.0, 1.0, 2.0, 3.0]
+    allocated = planner.replay(trace, machine, moves, handovers=[(0, NONE, 1)])
+    assert allocated.fault == "none"
+    assert allocated.starts == [0.0, 11.0, 12.0, 13.0]
+    fetched = planner.replay(trace, machine, moves, handovers=[(0, 1, NONE)])
+    assert fetched.fault == "none"
+    assert fetched.starts == pytest.approx([0.0, 1.0, 2.0, 11.04])
+
+
+def test_drops_come_earlier(planner: Planner) -> None:
+    trace = Trace([1.0] * 10, [(0, 0, True), (9, 0, False)], [Block(4)])
+    move = Move(0, copy_after=0, copies=True, drop_before=7, fetch_before=8, needed_at=9)
+    for earlier, drop in {0.0: 7, 0.25: 6, 0.5: 4, 1.0: 1}.items():
+        result = planner.replay(trace, Machine(100, 1.0, 1.0), [move], earlier=earlier)
+        assert result.fault == "none"
+        assert result.moves == [replace(move, drop_before=drop)]
+
+
 MUTANTS: dict[str, tuple[Callable[[Move], list[Move]], str]] = {
     "nothing leaves": (lambda good: [], "limit"),
     "dropped before its last use": (

@@ -11,7 +11,9 @@ from conftest import MIB, ON_HARDWARE, start_within
 from hardware import simulated
 from layers import Layers
 from releases import since
+from simcuda.process import run_sim
 from tensors import evict, floats, stat
+from test_allocators import NAMES
 
 # How fast packed blocks move varies on the simulated device, and with it the plans: not each of
 # them has places.
@@ -164,3 +166,59 @@ def test_no_places_if_no_request_fails(expected):
     assert stat("planned_iterations") > 0
     assert retries() == 0
     assert stat("placed_count") == 0
+
+
+def beside_small_blocks(device, limit):
+    """Small tensors need another page when plans have places in all the others."""
+    import torch
+
+    mib = 1 << 20
+    sizes = (24, 16, 40, 12, 20, 32, 16)
+
+    def iteration(weights, number):
+        kept = []
+        x = torch.full((1,), float(number), device="cuda")
+        for weight in weights:
+            y = weight + x
+            kept.append((weight, y))
+            x = y[:1] * 1e-3
+        small = [torch.ones(1 << 17, device="cuda") for _ in range(number % 8)]
+        while kept:
+            weight, y = kept.pop()
+            gradient = y * x
+            weight.sub_(gradient, alpha=1e-4)
+            del weight, y, gradient
+        torch.cuda.lms.step()
+        return [len(small), float(weights[0][7]), float(weights[-1][3])]
+
+    def start():
+        return [torch.full((size * mib // 4,), 1.0 + size, device="cuda") for size in sizes]
+
+    weights = start()
+    expected = [iteration(weights, number) for number in range(32)]
+    del weights
+    torch.cuda.empty_cache()
+    torch.cuda.set_limit_lms(limit * mib)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._keep_plans(True)
+    weights = start()
+    found, counts = [], []
+    for number in range(32):
+        found.append(iteration(weights, number))
+        torch.cuda.lms._wait_for_plans()
+        native = torch.cuda.memory_stats()["num_alloc_retries"]
+        lms = torch.cuda.lms.stats()
+        counts.append([native + lms["out_of_memory_retries"], lms["placed_count"]])
+    return found == expected, counts, device.races()
+
+
+def test_places_leave_a_page_for_small_blocks():
+    """Otherwise the native allocator returns all that is free, which has places."""
+    limit = 203  # MiB, ten pages of 20 and something
+    environment = dict.fromkeys(NAMES, "expandable_segments:True")
+    same, counts, races = run_sim(beside_small_blocks, limit, mib=2048, environment=environment)
+    assert same
+    assert races == []
+    # The last eight iterations have all numbers of small tensors.
+    assert counts[-1][0] == counts[-9][0]
+    assert counts[-1][1] - counts[-9][1] >= 8 * 14

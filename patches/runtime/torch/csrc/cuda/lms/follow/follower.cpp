@@ -521,12 +521,14 @@ void Follower::set_blocks(Script& script) const {
 }
 
 // What the planner needs for places; none if they are not wanted.
-std::optional<Planning::Blocks> Follower::blocks_of(Script& script) const {
+std::optional<Planning::Blocks> Follower::blocks_of(Script& script) {
   if (!script.placing().wanted()) {
     return std::nullopt;
   }
   const auto most = static_cast<int64_t>(script.placing().most());
-  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, most};
+  const auto memory = static_cast<int64_t>(room_.limit().part(1));
+  const auto page = static_cast<int64_t>(room_.page_size());
+  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, most, memory, page};
   for (const Seen::Of& seen : script.seen().blocks) {
     blocks.stay.push_back(seen.stays);
   }

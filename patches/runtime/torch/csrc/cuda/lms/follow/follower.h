@@ -88,7 +88,7 @@ class Follower final : public Planned {
   bool compresses(const Script& script) const;
   void set_blocks(Script& script) const;
   void set_shares(Script& script, bool compress);
-  std::optional<Planning::Blocks> blocks_of(Script& script) const;
+  std::optional<Planning::Blocks> blocks_of(Script& script);
   void log(bool followed);
   void time(bool followed);
   void on_demand();

@@ -36,6 +36,11 @@ class Lives {
                ? operators_[static_cast<size_t>(std::max<plan::Place>(place, 0))]
                : period_;
   }
+  // The operator in which a time is.
+  plan::Place at(int64_t time) const {
+    const auto after = std::upper_bound(operators_.begin(), operators_.end(), time);
+    return std::max<plan::Place>(0, (after - operators_.begin()) - 1);
+  }
   plan::Place size() const {
     return static_cast<plan::Place>(operators_.size());
   }

@@ -12,17 +12,27 @@ namespace {
 struct Presence {
   int64_t begin;
   int64_t end;
+  size_t comes = plan::Handover::kNobody; // the move that brings it
+  size_t goes = plan::Handover::kNobody; // the move that ends it
 };
 
-// Takes a time out of those.
-void leave(std::vector<Presence>& times, int64_t begin, int64_t end) {
+// Takes the time out of those in which a move has the block away.
+void leave(std::vector<Presence>& times, int64_t begin, int64_t end, size_t move) {
   std::vector<Presence> rest;
   for (const Presence& time : times) {
     if (time.begin < std::min(begin, time.end)) {
-      rest.push_back({time.begin, std::min(begin, time.end)});
+      rest.push_back(time);
+      if (begin < time.end) {
+        rest.back().end = begin;
+        rest.back().goes = move;
+      }
     }
     if (std::max(end, time.begin) < time.end) {
-      rest.push_back({std::max(end, time.begin), time.end});
+      rest.push_back(time);
+      if (end > time.begin) {
+        rest.back().begin = end;
+        rest.back().comes = move;
+      }
     }
   }
   times = std::move(rest);
@@ -42,12 +52,13 @@ std::vector<std::vector<Presence>> presences(
     }
   }
   const plan::Place size = lives.size();
-  const auto away = [&](size_t number, plan::Place begin, plan::Place end) {
-    if (number < times.size() && begin < end) {
-      leave(times[number], lives.begin(begin), lives.begin(end));
-    }
-  };
-  for (const plan::Move& move : moves) {
+  for (size_t k = 0; k < moves.size(); ++k) {
+    const auto away = [&](size_t number, plan::Place begin, plan::Place end) {
+      if (number < times.size() && begin < end) {
+        leave(times[number], lives.begin(begin), lives.begin(end), k);
+      }
+    };
+    const plan::Move& move = moves[k];
     const uint32_t number = move.block + 1;
     const uint32_t next = number < links.size() ? links[number] : 0;
     if (move.copy_after == plan::Move::kNone) {
@@ -93,6 +104,8 @@ Places::Places(
   }
   stays_.resize(times.size());
   std::vector<plan::Span> spans;
+  std::vector<size_t> comes_by; // of each span: the move that brings it
+  std::vector<size_t> goes_by; // of each span: the move that ends it
   std::vector<std::vector<size_t>> spans_of(times.size()); // by number, and stay
   for (size_t n = 1; n < times.size(); ++n) {
     const auto bytes = static_cast<int64_t>(rounded(static_cast<size_t>(lives.of()[n].bytes)));
@@ -102,6 +115,8 @@ Places::Places(
       spans_of[n].push_back(goes_on_here ? SIZE_MAX : spans.size());
       if (!goes_on_here) {
         spans.push_back({bytes, time.begin, time.end});
+        comes_by.push_back(time.comes);
+        goes_by.push_back(time.goes);
       }
     }
   }
@@ -113,6 +128,7 @@ Places::Places(
     if (const uint32_t before = earlier[n]) {
       spans_of[n].front() = spans_of[before].back();
       extend(before, times[n].front().end);
+      goes_by[spans_of[n].front()] = times[n].front().goes;
     }
   }
   for (const Rest& other : rest) {
@@ -122,9 +138,15 @@ Places::Places(
     }
   }
   load_ = plan::load(spans, period);
-  const std::vector<int64_t> offsets = plan::offsets(spans, period, limit);
+  const std::vector<int64_t> offsets =
+      plan::offsets(spans, period, limit - limit % static_cast<int64_t>(kGrain));
   if (offsets.empty()) {
     return;
+  }
+  for (const auto& [before, after] : plan::heirs(spans, period, offsets)) {
+    if (goes_by[before] != plan::Handover::kNobody) {
+      handovers_.push_back({goes_by[before], comes_by[after], lives.at(spans[after].begin)});
+    }
   }
   for (size_t n = 1; n < stays_.size(); ++n) {
     for (size_t k = 0; k < stays_[n].size(); ++k) {

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/cuda/lms/follow/lives.h>
 #include <torch/csrc/cuda/lms/plan/plan.h>
+#include <torch/csrc/cuda/lms/plan/replay.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,11 @@ class Places {
     return bytes_;
   }
 
+  // Who gets memory that a move gave up.
+  const std::vector<plan::Handover>& handovers() const {
+    return handovers_;
+  }
+
   // Of the memory that the block gets at this operator. None if the plan knows of none.
   std::optional<size_t> at(uint32_t number, plan::Place place) const;
 
@@ -60,6 +66,7 @@ class Places {
   };
 
   std::vector<std::vector<Stay>> stays_; // by number, in the order of their times
+  std::vector<plan::Handover> handovers_;
   Lives lives_;
   size_t bytes_ = 0;
   int64_t load_ = 0;

@@ -44,6 +44,8 @@ class Planning {
     std::vector<bool> stay; // by number: it has no place
     std::vector<Places::Rest> rest;
     int64_t most; // bytes that places may have
+    int64_t memory; // bytes that PyTorch may take
+    int64_t page; // bytes that it takes at a time, if that is more than the plan leaves
   };
   void start(
       plan::Trace trace,
@@ -57,6 +59,9 @@ class Planning {
  private:
   plan::Plan plan() const;
   void make();
+  int64_t without_place() const;
+  int64_t room_beside(int64_t besides) const;
+  bool find_places(int64_t room, const std::vector<double>& parts);
 
   std::thread thread_;
   std::atomic<bool> done_{false};

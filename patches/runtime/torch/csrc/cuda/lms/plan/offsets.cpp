@@ -1,8 +1,12 @@
 #include <torch/csrc/cuda/lms/plan/offsets.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <limits>
+#include <queue>
 #include <random>
+#include <tuple>
 #include <utility>
 
 namespace torch::cuda::lms::plan {
@@ -10,7 +14,9 @@ namespace {
 
 constexpr int64_t kNone = -1; // offset
 constexpr size_t kMost = 4096; // spans; for more, the effort is not worth it
-constexpr size_t kEffort = 16'000'000; // neighbours that are looked at; some 100 ms
+constexpr size_t kEffort = 2'000'000; // neighbours that are looked at in an attempt; some 100 ms
+constexpr int kAttempts = 4;
+constexpr double kNoise = 0.3;
 
 bool together(const Span& a, const Span& b, int64_t period) {
   const auto meet = [](const Span& x, const Span& y, int64_t shift) {
@@ -19,11 +25,14 @@ bool together(const Span& a, const Span& b, int64_t period) {
   return meet(a, b, 0) || meet(a, b, period) || meet(a, b, -period);
 }
 
-// Tries orders of the spans that are not needed all the time.
 class Packer {
  public:
   Packer(const std::vector<Span>& spans, int64_t period, int64_t limit)
-      : spans_(spans), limit_(limit), offsets_(spans.size(), kNone), neighbours_(spans.size()) {
+      : spans_(spans),
+        limit_(limit),
+        offsets_(spans.size(), kNone),
+        neighbours_(spans.size()),
+        weights_(spans.size(), 1) {
     for (size_t i = 0; i < spans.size(); ++i) {
       if (spans[i].end - spans[i].begin >= period) {
         // They may be at the bottom: what lies below one of them never meets what lies above.
@@ -44,95 +53,169 @@ class Packer {
   }
 
   std::vector<int64_t> run() {
-    if (floor_ > limit_) {
+    const auto largest = [this](size_t a, size_t b) { return spans_[a].bytes < spans_[b].bytes; };
+    const auto most = std::max_element(order_.begin(), order_.end(), largest);
+    if (floor_ > limit_ || (most != order_.end() && spans_[*most].bytes > limit_ - floor_)) {
       return {};
     }
-    const auto length = [this](size_t i) { return spans_[i].end - spans_[i].begin; };
-    sort([this](size_t i) { return static_cast<double>(spans_[i].bytes); });
-    if (search(kEffort / 2)) {
-      return offsets_;
-    }
-    sort([&](size_t i) {
-      return static_cast<double>(spans_[i].bytes) * static_cast<double>(length(i));
+    std::sort(order_.begin(), order_.end(), [this](size_t a, size_t b) {
+      const auto key = [this](size_t i) {
+        return std::make_tuple(-spans_[i].bytes, spans_[i].begin, i);
+      };
+      return key(a) < key(b);
     });
-    return search(kEffort / 2) ? offsets_ : std::vector<int64_t>();
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      if (search()) {
+        return offsets_;
+      }
+    }
+    return {};
   }
 
  private:
-  template <class F>
-  void sort(F value) {
-    std::stable_sort(
-        order_.begin(), order_.end(), [&](size_t a, size_t b) { return value(a) > value(b); });
-  }
+  // What is beside a span in memory at some of its times.
+  struct Taken {
+    int64_t begin; // offsets
+    int64_t end;
+    size_t span;
+  };
 
-  // A span that finds no offset goes to a place before it, by chance: with the same rule each time,
-  // the same orders come back.
-  bool search(size_t effort) {
-    std::minstd_rand chance;
-    size_t place = 0; // in the order: those before it have offsets
-    forget(place);
-    while (effort > 0) {
-      const size_t failed = find(place, effort);
-      if (failed == order_.size()) {
-        return true;
-      }
-      if (failed == 0) {
-        return false; // it does not fit alone
-      }
-      place = chance() % failed;
-      forget(place);
-      const auto first = order_.begin() + static_cast<std::ptrdiff_t>(place);
-      const auto last = order_.begin() + static_cast<std::ptrdiff_t>(failed);
-      std::rotate(first, last, last + 1);
+  bool search() {
+    waiting_ = {};
+    for (const size_t i : order_) {
+      offsets_[i] = kNone;
+      weights_[i] = 1;
     }
-    return false;
-  }
-
-  void forget(size_t from) {
-    for (size_t place = from; place < order_.size(); ++place) {
-      offsets_[order_[place]] = kNone;
-    }
-  }
-
-  // Finds offsets from this place of the order on. Returns the place of the first span that has
-  // none, or the number of spans.
-  size_t find(size_t from, size_t& effort) {
-    for (size_t place = from; place < order_.size(); ++place) {
-      const size_t i = order_[place];
-      effort -= std::min(effort, neighbours_[i].size() + 1);
-      const int64_t offset = lowest(i);
-      if (offset + spans_[i].bytes > limit_) {
-        return place;
+    for (const size_t i : order_) {
+      look(i);
+      if (!place(i, lowest(i))) {
+        wait(i);
       }
-      offsets_[i] = offset;
     }
-    return order_.size();
+    for (size_t effort = kEffort; !waiting_.empty();) {
+      const size_t i = waiting_.top().second;
+      waiting_.pop();
+      if (effort < neighbours_[i].size() + 1) {
+        return false;
+      }
+      effort -= neighbours_[i].size() + 1;
+      look(i);
+      if (!place(i, lowest(i))) {
+        displace(i, cheapest(i));
+      }
+    }
+    return true;
   }
 
-  int64_t lowest(size_t i) {
+  // Notes what has an offset and is needed together with this span, in the order of the offsets.
+  void look(size_t i) {
     taken_.clear();
     for (const size_t other : neighbours_[i]) {
       if (offsets_[other] != kNone) {
-        taken_.emplace_back(offsets_[other], offsets_[other] + spans_[other].bytes);
+        taken_.push_back({offsets_[other], offsets_[other] + spans_[other].bytes, other});
       }
     }
-    std::sort(taken_.begin(), taken_.end());
+    std::sort(taken_.begin(), taken_.end(), [](const Taken& a, const Taken& b) {
+      return a.begin < b.begin;
+    });
+  }
+
+  // The lowest offset that is free for all the span's time.
+  int64_t lowest(size_t i) const {
     int64_t offset = floor_;
-    for (const auto& [begin, end] : taken_) {
-      if (begin - offset >= spans_[i].bytes) {
+    for (const Taken& taken : taken_) {
+      if (taken.begin - offset >= spans_[i].bytes) {
         break;
       }
-      offset = std::max(offset, end);
+      offset = std::max(offset, taken.end);
     }
     return offset;
+  }
+
+  // What it costs if the span has to find another offset. What is large or long finds none easily.
+  double cost(size_t i) const {
+    const auto length = static_cast<double>(spans_[i].end - spans_[i].begin);
+    return weights_[i] * static_cast<double>(spans_[i].bytes) * std::sqrt(length);
+  }
+
+  // The offset at which the span is in the way of what costs the least; of what costs nearly as
+  // much, chance takes one.
+  int64_t cheapest(size_t i) {
+    const int64_t bytes = spans_[i].bytes;
+    candidates_.assign({floor_, limit_ - bytes});
+    begins_.clear();
+    ends_.clear();
+    for (const Taken& taken : taken_) {
+      begins_.emplace_back(taken.begin, cost(taken.span));
+      ends_.emplace_back(taken.end, cost(taken.span));
+      if (taken.end <= limit_ - bytes) {
+        candidates_.push_back(taken.end);
+      }
+      if (taken.begin >= floor_ + bytes) {
+        candidates_.push_back(taken.begin - bytes);
+      }
+    }
+    std::sort(ends_.begin(), ends_.end());
+    std::sort(candidates_.begin(), candidates_.end());
+    auto begin = begins_.begin();
+    auto end = ends_.begin();
+    double now = 0; // of what meets the candidate
+    double least = std::numeric_limits<double>::infinity();
+    int64_t best = floor_;
+    for (const int64_t offset : candidates_) {
+      for (; begin != begins_.end() && begin->first < offset + bytes; ++begin) {
+        now += begin->second;
+      }
+      for (; end != ends_.end() && end->first <= offset; ++end) {
+        now -= end->second;
+      }
+      const double noise = 1 + kNoise * static_cast<double>(chance_() % 1024) / 1024;
+      if (now * noise < least) {
+        least = now * noise;
+        best = offset;
+      }
+    }
+    return best;
+  }
+
+  bool place(size_t i, int64_t offset) {
+    if (offset + spans_[i].bytes > limit_) {
+      return false;
+    }
+    offsets_[i] = offset;
+    return true;
+  }
+
+  // Places the span, and those that are in its way have to find another offset. That costs more
+  // each time, so that the same spans do not displace each other for ever.
+  void displace(size_t i, int64_t offset) {
+    for (const Taken& taken : taken_) {
+      if (taken.begin < offset + spans_[i].bytes && offset < taken.end) {
+        offsets_[taken.span] = kNone;
+        weights_[taken.span] += 1;
+        wait(taken.span);
+      }
+    }
+    offsets_[i] = offset;
+  }
+
+  // The largest is placed next.
+  void wait(size_t i) {
+    waiting_.emplace(spans_[i].bytes, i);
   }
 
   const std::vector<Span>& spans_;
   const int64_t limit_;
   std::vector<int64_t> offsets_;
   std::vector<std::vector<size_t>> neighbours_; // that are needed at the same time
-  std::vector<size_t> order_;
-  std::vector<std::pair<int64_t, int64_t>> taken_; // offsets
+  std::vector<double> weights_; // more for each time that it was displaced
+  std::vector<size_t> order_; // what is not needed all the time
+  std::priority_queue<std::pair<int64_t, size_t>> waiting_; // bytes, span; for an offset
+  std::vector<Taken> taken_;
+  std::vector<std::pair<int64_t, double>> begins_; // of what is taken, with its cost
+  std::vector<std::pair<int64_t, double>> ends_;
+  std::vector<int64_t> candidates_;
+  std::minstd_rand chance_;
   int64_t floor_ = 0; // above what is needed all the time
 };
 
@@ -161,6 +244,44 @@ std::vector<int64_t> offsets(const std::vector<Span>& spans, int64_t period, int
     return {};
   }
   return Packer(spans, period, limit).run();
+}
+
+std::vector<std::pair<size_t, size_t>>
+heirs(const std::vector<Span>& spans, int64_t period, const std::vector<int64_t>& offsets) {
+  const auto top = [&](size_t i) { return offsets[i] + spans[i].bytes; };
+  std::vector<std::pair<size_t, size_t>> pairs;
+  std::vector<std::pair<int64_t, size_t>> before; // how long ago it ended, which
+  std::vector<std::pair<int64_t, int64_t>> open; // offsets whose last owner is not found yet
+  for (size_t i = 0; i < spans.size(); ++i) {
+    before.clear();
+    for (size_t k = 0; k < spans.size(); ++k) {
+      if (offsets[k] < top(i) && offsets[i] < top(k)) {
+        const int64_t since = (spans[i].begin - spans[k].end) % period;
+        before.emplace_back(since < 0 ? since + period : since, k);
+      }
+    }
+    std::sort(before.begin(), before.end());
+    open.assign(1, {offsets[i], top(i)});
+    for (auto last = before.begin(); last != before.end() && !open.empty(); ++last) {
+      const size_t k = last->second;
+      std::vector<std::pair<int64_t, int64_t>> rest;
+      for (const auto& [begin, end] : open) {
+        const int64_t below = std::min(end, offsets[k]);
+        const int64_t above = std::max(begin, top(k));
+        if (begin < below) {
+          rest.emplace_back(begin, below);
+        }
+        if (above < end) {
+          rest.emplace_back(above, end);
+        }
+      }
+      if (rest != open) {
+        pairs.emplace_back(k, i);
+        open = std::move(rest);
+      }
+    }
+  }
+  return pairs;
 }
 
 } // namespace torch::cuda::lms::plan

@@ -49,16 +49,29 @@ void each(const Agenda& agenda, Place place, F f) {
 
 class Player {
  public:
-  Player(const Trace& trace, const Machine& machine, const std::vector<Move>& moves)
+  Player(
+      const Trace& trace,
+      const Machine& machine,
+      const std::vector<Move>& moves,
+      const std::vector<Handover>& handovers)
       : trace_(trace),
         machine_(machine),
         moves_(moves),
+        handovers_(handovers),
         size_(trace.size()),
         copies_(size_, agenda([](const Move& move) { return move.copy_after; })),
         drops_(size_, agenda([](const Move& move) { return move.drop_before; })),
         fetches_(size_, agenda([](const Move& move) { return move.fetch_before; })),
         births_(size_, lives([](const Block& block) { return block.allocated; })),
         deaths_(size_, lives([](const Block& block) { return block.freed; })),
+        inherits_(size_, inheritors([](const Handover& handover) {
+                    return handover.to == Handover::kNobody ? handover.place : Move::kNone;
+                  })),
+        fetches_into_(static_cast<Place>(moves.size()), inheritors([](const Handover& handover) {
+                        return handover.to == Handover::kNobody ? Move::kNone
+                                                                : static_cast<Place>(handover.to);
+                      })),
+        free_(moves.size()),
         blocks_(trace.blocks.size()),
         ledger_(machine.limit, begin()) {}
 
@@ -105,6 +118,17 @@ class Player {
     for (size_t i = 0; i < trace_.blocks.size(); ++i) {
       if (!trace_.blocks[i].persistent()) {
         entries.emplace_back(place(trace_.blocks[i]), 0, i);
+      }
+    }
+    return entries;
+  }
+
+  template <class F>
+  std::vector<std::tuple<Place, Place, size_t>> inheritors(F who) const {
+    std::vector<std::tuple<Place, Place, size_t>> entries;
+    for (size_t k = 0; k < handovers_.size(); ++k) {
+      if (who(handovers_[k]) >= 0) {
+        entries.emplace_back(who(handovers_[k]), 0, k);
       }
     }
     return entries;
@@ -177,7 +201,7 @@ class Player {
       born += trace_.blocks[i].bytes;
       blocks_[i] = State{true, false, 0, 0};
     });
-    const double room = take(place, ready, born);
+    const double room = std::max(take(place, ready, born), inherited(inherits_, place));
     if (room == Ledger::kNever && result_.valid()) {
       result_.fault = Fault::Limit;
       result_.place = place;
@@ -246,9 +270,9 @@ class Player {
       fail(Fault::Untrue, place, move.block, "is dropped, and the host has no true copy");
     }
     state.present = false;
-    const double free = std::max(end_, state.copied);
-    ledger_.release(free, trace_.blocks[move.block].bytes, k);
-    moved(Movement::Kind::Drop, place, move.block, free, 0);
+    free_[k] = std::max(end_, state.copied);
+    ledger_.release(free_[k], trace_.blocks[move.block].bytes, k);
+    moved(Movement::Kind::Drop, place, move.block, free_[k], 0);
   }
 
   void fetch(Place place, size_t k) {
@@ -258,7 +282,8 @@ class Player {
       fail(Fault::Present, place, move.block, "is fetched, and is on the device");
     }
     const int64_t bytes = trace_.blocks[move.block].bytes;
-    const double room = take(place, end_, bytes);
+    const double room =
+        std::max(take(place, end_, bytes), inherited(fetches_into_, static_cast<Place>(k)));
     if (room == Ledger::kNever) {
       fail(Fault::Limit, place, move.block, "is fetched, and there is no memory for it");
     }
@@ -269,6 +294,13 @@ class Player {
     result_.prediction.bytes_in += bytes;
   }
 
+  // When what is handed over is free.
+  double inherited(const Agenda& agenda, Place who) const {
+    double free = 0;
+    each(agenda, who, [&](size_t k) { free = std::max(free, free_[handovers_[k].from]); });
+    return free;
+  }
+
   void moved(Movement::Kind kind, Place place, uint32_t block, double end, double seconds) {
     result_.prediction.movements.push_back({kind, block, place, end - seconds, end});
   }
@@ -277,12 +309,16 @@ class Player {
   const Trace& trace_;
   const Machine& machine_;
   const std::vector<Move>& moves_;
+  const std::vector<Handover>& handovers_;
   const Place size_;
   const Agenda copies_;
   const Agenda drops_;
   const Agenda fetches_;
   const Agenda births_;
   const Agenda deaths_;
+  const Agenda inherits_; // of operators
+  const Agenda fetches_into_; // of moves
+  std::vector<double> free_; // of moves: when the memory was free the last time
   std::vector<State> blocks_;
   Ledger ledger_;
   Link out_;
@@ -292,9 +328,13 @@ class Player {
 
 } // namespace
 
-Replay
-replay(const Trace& trace, const Machine& machine, const std::vector<Move>& moves, int iterations) {
-  return Player(trace, machine, moves).run(iterations);
+Replay replay(
+    const Trace& trace,
+    const Machine& machine,
+    const std::vector<Move>& moves,
+    int iterations,
+    const std::vector<Handover>& handovers) {
+  return Player(trace, machine, moves, handovers).run(iterations);
 }
 
 } // namespace torch::cuda::lms::plan

@@ -3,6 +3,8 @@
 #include <torch/csrc/cuda/lms/plan/plan.h>
 #include <torch/csrc/cuda/lms/plan/trace.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,16 @@ enum class Fault : uint8_t {
   Absent, // an operator uses, or a move copies or drops, what is not on the device
   Present, // a fetch of what is on the device
   Untrue, // a drop without a true copy on the host
+};
+
+// Memory that goes from one block to another, because blocks have places: who gets it waits until
+// it is free, although other memory may be free already.
+struct Handover {
+  static constexpr size_t kNobody = SIZE_MAX;
+
+  size_t from = kNobody; // the move that gives it up
+  size_t to = kNobody; // the move that fetches into it; kNobody: an operator allocates it
+  Place place = Move::kNone; // of that operator
 };
 
 // What happens when a plan is played, iteration after iteration, until iterations take the same
@@ -38,6 +50,7 @@ Replay replay(
     const Trace& trace,
     const Machine& machine,
     const std::vector<Move>& moves,
-    int iterations = 12);
+    int iterations = 12,
+    const std::vector<Handover>& handovers = {});
 
 } // namespace torch::cuda::lms::plan

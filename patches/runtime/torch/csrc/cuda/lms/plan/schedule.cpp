@@ -293,4 +293,14 @@ Schedule late_schedule(const Trace& trace, const Machine& machine, const Schedul
   return best;
 }
 
+std::vector<Move> earlier_drops(std::vector<Move> moves, double part) {
+  for (Move& move : moves) {
+    const Place first = move.copy_after + 1;
+    if (move.copy_after != Move::kNone && move.drop_before > first) {
+      move.drop_before -= static_cast<Place>(part * static_cast<double>(move.drop_before - first));
+    }
+  }
+  return moves;
+}
+
 } // namespace torch::cuda::lms::plan

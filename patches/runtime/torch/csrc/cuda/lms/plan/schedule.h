@@ -29,4 +29,9 @@ Schedule early_schedule(
 // where memory is first needed: so that less depends on the plan when a program departs from it.
 Schedule late_schedule(const Trace& trace, const Machine& machine, const Schedule& early);
 
+// The same moves with drops that come earlier, by this part of the operators since the last use;
+// all of them is 1. Less memory is in use then while copies wait for the link, but an operator that
+// gets such memory may have to wait for the copy, although other memory is free.
+std::vector<Move> earlier_drops(std::vector<Move> moves, double part);
+
 } // namespace torch::cuda::lms::plan

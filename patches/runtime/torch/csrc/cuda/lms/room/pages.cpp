@@ -107,6 +107,13 @@ size_t in_pages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
+size_t page_size(const std::vector<compat::cca::SegmentInfo>& segments, c10::DeviceIndex device) {
+  const bool expandable = std::any_of(segments.begin(), segments.end(), [&](const auto& info) {
+    return info.device == device && info.is_large && info.is_expandable;
+  });
+  return expandable ? kLargePage : 1;
+}
+
 std::vector<Block*> pages(
     const std::vector<compat::cca::SegmentInfo>& segments,
     c10::DeviceIndex device,

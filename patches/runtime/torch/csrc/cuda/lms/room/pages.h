@@ -14,6 +14,10 @@ namespace torch::cuda::lms {
 // Bytes of the pages that a request occupies.
 size_t in_pages(size_t bytes);
 
+// What a large request should be a multiple of, so that it fills its pages; 1 without expandable
+// segments.
+size_t page_size(const std::vector<compat::cca::SegmentInfo>& segments, c10::DeviceIndex device);
+
 // Chooses idle blocks (given in the order in which they should leave) whose page-out makes this
 // number of bytes free in whole pages, together with the pages that are free already. Prefers early
 // blocks, and among a few of them the smallest that is enough. Empty if no block is needed, if all

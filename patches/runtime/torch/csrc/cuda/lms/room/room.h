@@ -11,6 +11,7 @@
 #include <torch/csrc/cuda/lms/room/compactor.h>
 #include <torch/csrc/cuda/lms/room/evictor.h>
 #include <torch/csrc/cuda/lms/room/limit.h>
+#include <torch/csrc/cuda/lms/room/pages.h>
 #include <torch/csrc/cuda/lms/room/planned.h>
 #include <torch/csrc/cuda/lms/room/pools.h>
 #include <torch/csrc/cuda/lms/room/steering.h>
@@ -74,6 +75,10 @@ class Room {
   // there are none. With `exceeds`, the limit gives way to them, until this is called again. Waits
   // for the device, and pauses the mutex. Does not throw.
   size_t lay_out(size_t bytes, bool exceeds);
+  // What the bytes for lay_out() should be a multiple of: less would reserve as much.
+  size_t page_size() const {
+    return torch::cuda::lms::page_size(native_.snapshot().segments, device_);
+  }
   // Bytes of the largest piece that lay_out() might have found.
   size_t largest_piece() {
     return limit_.cap().largest(reserved_bytes());
