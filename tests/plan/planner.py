@@ -13,6 +13,16 @@ HERE = Path(__file__).resolve().parent
 # ci/mutants.py sets this to its copy, which contains a bug.
 RUNTIME = Path(os.environ.get("LMS_RUNTIME", HERE.parent.parent / "patches" / "runtime"))
 SOURCES = RUNTIME / "torch/csrc/cuda/lms/plan"
+# What makes plans with places of recordings.
+FOLLOW = [
+    SOURCES.parent / name
+    for name in (
+        "follow/lives.cpp",
+        "follow/places.cpp",
+        "follow/planning.cpp",
+        "record/iteration.cpp",
+    )
+]
 NONE = -1
 FAULTS = ("none", "malformed", "limit", "absent", "present", "untrue")
 CAUSES = ("none", "arrival", "memory")
@@ -149,7 +159,9 @@ class Result:
         return self.bytes_in + self.bytes_out
 
 
-def compile_planner(folder: Path, *options: str, source: str = "plan.cpp") -> Path:
+def compile_planner(
+    folder: Path, *options: str, source: str = "plan.cpp", others: Sequence[Path] = ()
+) -> Path:
     """Compiles the planner and the C interface ``source`` into a library in the folder."""
     library = folder / "libplan.so"
     command = [
@@ -163,6 +175,7 @@ def compile_planner(folder: Path, *options: str, source: str = "plan.cpp") -> Pa
         *(options or ("-O1",)),
         f"-I{RUNTIME}",
         *sorted(str(source) for source in SOURCES.glob("*.cpp")),
+        *map(str, others),
         str(HERE / source),
         "-o",
         str(library),
