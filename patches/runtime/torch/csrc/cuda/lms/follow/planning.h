@@ -45,7 +45,7 @@ class Planning {
     std::vector<Places::Rest> rest;
     int64_t most; // bytes that places may have
     int64_t memory; // bytes that PyTorch may take
-    int64_t page; // bytes that it takes at a time, if that is more than the plan leaves
+    int64_t page; // bytes that it takes at a time; 1 if it takes what it is asked for
   };
   void start(
       plan::Trace trace,
