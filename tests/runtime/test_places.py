@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -157,40 +156,6 @@ def test_a_departure_from_a_plan_with_places(expected):
         found += run(program, range(k, k + 1))
     assert same(found, expected)
     assert stat("plan_departures") > 0
-
-
-class Wide(Layers):
-    """Between the passes, it needs one piece of memory where others lie in between."""
-
-    def __init__(self, sizes: Sequence[float]) -> None:
-        super().__init__(sizes, self._need)
-
-    def _need(self) -> None:
-        rows = [torch.full((floats(1.5),), float(k), device="cuda") for k in range(6)][::2]
-        wide = torch.full((floats(4),), 1.0, device="cuda")
-        for tensor in (*rows, wide):
-            tensor.sum()
-
-
-@simulated  # how much has to be moved on a GPU depends on when its copies end
-def test_places_if_blocks_have_to_be_moved():
-    """Although no request fails any more."""
-    sizes = (2.5, 3, 3, 3, 2)
-    torch.cuda.set_enabled_lms(False)
-    gc.collect()
-    torch.cuda.empty_cache()
-    expected = run(Wide(sizes), range(PLACED))
-    gc.collect()
-    torch.cuda.empty_cache()
-    start_within(20 * MIB)
-    program = Wide(sizes)
-    found = run(program, range(PLACED - 4))
-    last = torch.cuda.lms.stats()
-    found += run(program, range(PLACED - 4, PLACED))
-    now = torch.cuda.lms.stats()
-    assert same(found, expected)
-    assert now["compacted_count"] == last["compacted_count"]
-    assert now["placed_count"] - last["placed_count"] >= 4 * 2 * len(sizes)
 
 
 def test_no_places_if_no_request_fails(expected):

@@ -10,10 +10,10 @@
 
 namespace torch::cuda::lms {
 
-// Whether the blocks of an iteration's plans have places (places.h). They have none until free
-// memory is in pieces in half of the iterations, because to give a block its place takes the host
-// some time. Places are given up if there are none, if they are lost again and again, or if
-// iterations take longer with them.
+// Whether the blocks of an iteration's plans have places (places.h). They have none until requests
+// fail in half of the iterations, because to give a block its place takes the host some time.
+// Places are given up if there are none, if they are lost again and again, or if iterations take
+// longer with them.
 class Placing {
  public:
   bool wanted() const {
@@ -21,17 +21,17 @@ class Placing {
   }
 
   // An iteration took this number of seconds with a plan, with places or without, and moved blocks
-  // in this way. `in_pieces` says whether a request failed at first, or blocks were moved so that
-  // it did not. Returns whether plans are of another kind from now on.
-  bool took(Trial::Way way, double seconds, bool with_places, bool in_pieces) {
+  // in this way. `failed` says whether a request failed at first. Returns whether plans are of
+  // another kind from now on.
+  bool took(Trial::Way way, double seconds, bool with_places, bool failed) {
     Seconds& without = without_[static_cast<size_t>(way)];
     if (!with_places) {
       if (without.size() < kMost) {
         without.push_back(seconds);
       }
       ++iterations_;
-      in_pieces_ += in_pieces;
-      const bool often = in_pieces_ >= kOften && 2 * in_pieces_ >= iterations_;
+      failures_ += failed;
+      const bool often = failures_ >= kOften && 2 * failures_ >= iterations_;
       if (state_ == State::Unknown && often) {
         state_ = State::Tried;
         return true;
@@ -78,8 +78,8 @@ class Placing {
 
   using Seconds = std::vector<double>;
 
-  // Iterations in which free memory is in pieces, and half of all: to try places takes longer than
-  // to join it now and then.
+  // Iterations in which a request fails, and half of all: to try places takes longer than a failure
+  // now and then.
   static constexpr unsigned kOften = 2;
   // With places: no more than a trial has of one way, because a way that compresses says nothing
   // about one that copies.
@@ -88,8 +88,7 @@ class Placing {
   static constexpr size_t kMost = 8;
   static constexpr unsigned kLosses = 4;
 
-  // The least says little: how long an iteration takes depends on how much free memory happens to
-  // be in pieces.
+  // The least says little: how long an iteration takes depends on how many requests happen to fail.
   static double median(Seconds seconds) {
     const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
     std::nth_element(seconds.begin(), middle, seconds.end());
@@ -101,7 +100,7 @@ class Placing {
   Seconds with_;
   Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
   unsigned iterations_ = 0; // without places
-  unsigned in_pieces_ = 0; // those in which free memory was in pieces
+  unsigned failures_ = 0; // those in which a request failed
   unsigned losses_ = 0;
   size_t most_ = INT64_MAX;
 };
