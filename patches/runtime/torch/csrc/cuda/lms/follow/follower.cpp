@@ -471,7 +471,13 @@ void Follower::make_plans() {
   if (mover_.out_rate(false) <= 0 || mover_.in_rate(false) <= 0) {
     return;
   }
-  (void)room_.limit().part(1); // the first time, it pauses the mutex, and scripts may change
+  // Both pause the mutex the first time, and scripts may change.
+  (void)room_.limit().part(1);
+  if (page_ == 0 && std::any_of(scripts_.begin(), scripts_.end(), [](const auto& script) {
+        return script->placing().wanted();
+      })) {
+    page_ = static_cast<int64_t>(room_.page_size());
+  }
   for (const auto& script : scripts_) {
     if (script->recording() && script->recording()->ready()) {
       Recording recording = *std::exchange(script->recording(), std::nullopt);
@@ -521,14 +527,13 @@ void Follower::set_blocks(Script& script) const {
 }
 
 // What the planner needs for places; none if they are not wanted.
-std::optional<Planning::Blocks> Follower::blocks_of(Script& script) {
+std::optional<Planning::Blocks> Follower::blocks_of(Script& script) const {
   if (!script.placing().wanted()) {
     return std::nullopt;
   }
   const auto most = static_cast<int64_t>(script.placing().most());
   const auto memory = static_cast<int64_t>(room_.limit().part(1));
-  const auto page = static_cast<int64_t>(room_.page_size());
-  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, most, memory, page};
+  Planning::Blocks blocks{script.lives(), script.links(), {}, {}, most, memory, page_};
   for (const Seen::Of& seen : script.seen().blocks) {
     blocks.stay.push_back(seen.stays);
   }

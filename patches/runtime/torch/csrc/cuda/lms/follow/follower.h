@@ -88,7 +88,7 @@ class Follower final : public Planned {
   bool compresses(const Script& script) const;
   void set_blocks(Script& script) const;
   void set_shares(Script& script, bool compress);
-  std::optional<Planning::Blocks> blocks_of(Script& script);
+  std::optional<Planning::Blocks> blocks_of(Script& script) const;
   void log(bool followed);
   void time(bool followed);
   void on_demand();
@@ -127,6 +127,7 @@ class Follower final : public Planned {
   size_t steps_ = 0; // since the iteration began
   Planning planning_;
   Script* being_planned_ = nullptr;
+  int64_t page_ = 0; // see Planning::Blocks; 0 until a script wants places
 
   // Where the places of plans are: so many bytes from an address on, which is 0 if there are none.
   size_t region_ = 0;

@@ -75,7 +75,8 @@ class Room {
   // there are none. With `exceeds`, the limit gives way to them, until this is called again. Waits
   // for the device, and pauses the mutex. Does not throw.
   size_t lay_out(size_t bytes, bool exceeds);
-  // What the bytes for lay_out() should be a multiple of: less would reserve as much.
+  // What the bytes for lay_out() should be a multiple of: less would reserve as much. Pauses
+  // the mutex.
   size_t page_size() const {
     return torch::cuda::lms::page_size(native_.snapshot().segments, device_);
   }
