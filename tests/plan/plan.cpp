@@ -153,7 +153,7 @@ Result* lms_replay(
     given.push_back(
         {static_cast<size_t>(handover[0]), static_cast<size_t>(handover[1]), handover[2]});
   }
-  Replay played = replay(*trace, machine_of(limit, rates), result->plan.moves, 12, given);
+  Replay played = replay(*trace, machine_of(limit, rates), result->plan.moves, kIterations, given);
   result->plan.prediction = std::move(played.prediction);
   result->plan.problem = played.message;
   result->fault = static_cast<int64_t>(played.fault);

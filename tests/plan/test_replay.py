@@ -98,35 +98,29 @@ def test_a_good_plan(planner: Planner) -> None:
     assert result.peak_bytes == 10
 
 
+# The copy of block 0 ends at 11 s. Then block 1 is fetched.
+COPY_AND_FETCH = Trace([1.0] * 4, [(3, 1, False)], [Block(10, 0, 3), Block(4), Block(4, 1, 1)])
+ITS_MOVES = [
+    Move(0, copy_after=0, copies=True, drop_before=1, fetch_before=NONE, needed_at=NONE),
+    Move(1, copy_after=3, copies=False, drop_before=4, fetch_before=5, needed_at=7),
+]
+
+
 def test_memory_that_a_fetch_waits_for_is_not_there_earlier_for_others(planner: Planner) -> None:
-    # The copy of block 0 ends at 11 s. The fetch of block 1 needs a part of its memory, and block
-    # 2 another part.
-    blocks = [Block(10, 0, 3), Block(4), Block(4, 1, 1)]
-    trace = Trace([1.0] * 4, [(3, 1, False)], blocks)
-    moves = [
-        Move(0, copy_after=0, copies=True, drop_before=1, fetch_before=NONE, needed_at=NONE),
-        Move(1, copy_after=3, copies=False, drop_before=4, fetch_before=5, needed_at=7),
-    ]
-    result = planner.replay(trace, Machine(10, 1.0, 100.0), moves)
+    # The fetch of block 1 needs a part of block 0's memory, and block 2 another part.
+    result = planner.replay(COPY_AND_FETCH, Machine(10, 1.0, 100.0), ITS_MOVES)
     assert result.fault == "none"
     assert result.starts == [0.0, 11.0, 12.0, 13.0]
     assert result.causes == ["none", "memory", "none", "none"]
 
 
 def test_who_gets_memory_that_is_not_free_waits_although_other_memory_is(planner: Planner) -> None:
-    # The copy of block 0 ends at 11 s, and there is always room for two more.
-    blocks = [Block(10, 0, 3), Block(4), Block(4, 1, 1)]
-    trace = Trace([1.0] * 4, [(3, 1, False)], blocks)
-    moves = [
-        Move(0, copy_after=0, copies=True, drop_before=1, fetch_before=NONE, needed_at=NONE),
-        Move(1, copy_after=3, copies=False, drop_before=4, fetch_before=5, needed_at=7),
-    ]
-    machine = Machine(100, 1.0, 100.0)
-    assert planner.replay(trace, machine, moves).starts == [0.0, 1.0, 2.0, 3.0]
-    allocated = planner.replay(trace, machine, moves, handovers=[(0, NONE, 1)])
+    machine = Machine(100, 1.0, 100.0)  # there is always room for two more
+    assert planner.replay(COPY_AND_FETCH, machine, ITS_MOVES).starts == [0.0, 1.0, 2.0, 3.0]
+    allocated = planner.replay(COPY_AND_FETCH, machine, ITS_MOVES, handovers=[(0, NONE, 1)])
     assert allocated.fault == "none"
     assert allocated.starts == [0.0, 11.0, 12.0, 13.0]
-    fetched = planner.replay(trace, machine, moves, handovers=[(0, 1, NONE)])
+    fetched = planner.replay(COPY_AND_FETCH, machine, ITS_MOVES, handovers=[(0, 1, NONE)])
     assert fetched.fault == "none"
     assert fetched.starts == pytest.approx([0.0, 1.0, 2.0, 11.04])
 

@@ -108,8 +108,8 @@ bool Planning::find_places(int64_t room, const std::vector<double>& parts) {
     if (!places) {
       continue;
     }
-    constexpr int kIterations = 12;
-    plan::Replay replay = plan::replay(trace_, machine_, earlier, kIterations, places.handovers());
+    plan::Replay replay =
+        plan::replay(trace_, machine_, earlier, plan::kIterations, places.handovers());
     if (replay.valid() && replay.prediction.seconds < least) {
       least = replay.prediction.seconds;
       plan_.moves = std::move(earlier);

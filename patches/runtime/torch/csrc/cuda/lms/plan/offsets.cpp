@@ -53,11 +53,6 @@ class Packer {
   }
 
   std::vector<int64_t> run() {
-    const auto largest = [this](size_t a, size_t b) { return spans_[a].bytes < spans_[b].bytes; };
-    const auto most = std::max_element(order_.begin(), order_.end(), largest);
-    if (floor_ > limit_ || (most != order_.end() && spans_[*most].bytes > limit_ - floor_)) {
-      return {};
-    }
     std::sort(order_.begin(), order_.end(), [this](size_t a, size_t b) {
       const auto key = [this](size_t i) {
         return std::make_tuple(-spans_[i].bytes, spans_[i].begin, i);

@@ -46,11 +46,13 @@ struct Replay {
   }
 };
 
+constexpr int kIterations = 12; // after which times have most likely settled
+
 Replay replay(
     const Trace& trace,
     const Machine& machine,
     const std::vector<Move>& moves,
-    int iterations = 12,
+    int iterations = kIterations,
     const std::vector<Handover>& handovers = {});
 
 } // namespace torch::cuda::lms::plan
