@@ -1,8 +1,7 @@
 // Ends iterations, and prints for each whether its plan had places: yes (p) or no (n). Arguments:
-// the seconds that iterations take without places and with them, whether requests fail without
-// them in each iteration from the third one on (1), in each third one (3), or never (0), "none" if
-// there are no places, and how each of the ten iterations moves blocks: it copies
-// (c), which happens to take 0.9 of the time (f), or it compresses (z), which takes half of it.
+// the seconds that iterations take without places and with them, in which iterations requests fail
+// without them (x), "none" if there are no places, and how each iteration moves blocks: it copies
+// (c), which happens to take 0.7 of the time (f), or it compresses (z), which takes half of it.
 
 #include <torch/csrc/cuda/lms/follow/placing.h>
 
@@ -15,7 +14,7 @@ using torch::cuda::lms::Trial;
 
 int main(int, char** arguments) {
   Placing placing;
-  for (int k = 0; k < 10; ++k) {
+  for (int k = 0; arguments[5][k] != 0; ++k) {
     const bool places = placing.wanted();
     std::putchar(places ? 'p' : 'n');
     if (places && std::strcmp(arguments[4], "none") == 0) {
@@ -24,10 +23,9 @@ int main(int, char** arguments) {
     }
     const bool compresses = arguments[5][k] == 'z';
     const Trial::Way way = compresses ? Trial::Way::Plan : Trial::Way::Copy;
-    const double share = compresses ? 0.5 : arguments[5][k] == 'f' ? 0.9 : 1;
+    const double share = compresses ? 0.5 : arguments[5][k] == 'f' ? 0.7 : 1;
+    const bool fails = !places && arguments[3][k] == 'x';
     const double seconds = std::atof(arguments[places ? 2 : 1]) * share + 0.001 * (k % 3);
-    const int often = std::atoi(arguments[3]);
-    const bool fails = !places && often != 0 && k > 1 && k % often == 0;
     // Plans are of another kind exactly when the answer changes.
     if (placing.took(way, seconds, places, fails) != (placing.wanted() != places)) {
       std::putchar('!');

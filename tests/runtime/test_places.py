@@ -174,6 +174,8 @@ def beside_small_blocks(device, limit):
 
     mib = 1 << 20
     sizes = (24, 16, 40, 12, 20, 32, 16)
+    period = 8  # iterations that have all numbers of small tensors
+    iterations = 64
 
     def iteration(weights, number):
         kept = []
@@ -182,7 +184,7 @@ def beside_small_blocks(device, limit):
             y = weight + x
             kept.append((weight, y))
             x = y[:1] * 1e-3
-        small = [torch.ones(1 << 17, device="cuda") for _ in range(number % 8)]
+        small = [torch.ones(1 << 17, device="cuda") for _ in range(number % period)]
         while kept:
             weight, y = kept.pop()
             gradient = y * x
@@ -194,31 +196,40 @@ def beside_small_blocks(device, limit):
     def start():
         return [torch.full((size * mib // 4,), 1.0 + size, device="cuda") for size in sizes]
 
-    weights = start()
-    expected = [iteration(weights, number) for number in range(32)]
-    del weights
-    torch.cuda.empty_cache()
+    def counts():
+        lms = torch.cuda.lms.stats()
+        native = torch.cuda.memory_stats()["num_alloc_retries"]
+        return native + lms["out_of_memory_retries"], lms["placed_count"]
+
     torch.cuda.set_limit_lms(limit * mib)
     torch.cuda.set_enabled_lms(True)
     torch.cuda.lms._keep_plans(True)
     weights = start()
-    found, counts = [], []
-    for number in range(32):
+    found, failed, placed = [], [], 0
+    for number in range(iterations):
+        before = counts()
         found.append(iteration(weights, number))
         torch.cuda.lms._wait_for_plans()
-        native = torch.cuda.memory_stats()["num_alloc_retries"]
-        lms = torch.cuda.lms.stats()
-        counts.append([native + lms["out_of_memory_retries"], lms["placed_count"]])
-    return found == expected, counts, device.races()
+        failures, places = (b - a for a, b in zip(before, counts(), strict=True))
+        if placed:  # the first iteration with places moves all blocks
+            failed.append(failures)
+        placed += places
+        if len(failed) == 4 * period:
+            break
+    del weights
+    torch.cuda.set_enabled_lms(False)
+    weights = start()
+    expected = [iteration(weights, number) for number in range(len(found))]
+    return found == expected, failed, device.races()
 
 
 def test_places_leave_a_page_for_small_blocks():
     """Otherwise the native allocator returns all that is free, which has places."""
     limit = 203  # MiB, ten pages of 20 and something
     environment = dict.fromkeys(NAMES, "expandable_segments:True")
-    same, counts, races = run_sim(beside_small_blocks, limit, mib=2048, environment=environment)
+    same, failed, races = run_sim(beside_small_blocks, limit, mib=2048, environment=environment)
     assert same
     assert races == []
-    # The last eight iterations have all numbers of small tensors.
-    assert counts[-1][0] == counts[-9][0]
-    assert counts[-1][1] - counts[-9][1] >= 8 * 14
+    assert len(failed) == 32
+    # The page for small tensors is missed once, and once more if the plan is another one.
+    assert sum(failures > 0 for failures in failed) <= 2, failed

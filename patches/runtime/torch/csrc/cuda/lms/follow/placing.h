@@ -11,7 +11,7 @@
 namespace torch::cuda::lms {
 
 // Whether the blocks of an iteration's plans have places (places.h). They have none until requests
-// fail in half of the iterations, because to give a block its place takes the host some time.
+// fail in half of the last iterations, because to give a block its place takes the host some time.
 // Places are given up if there are none, if they are lost again and again, or if iterations take
 // longer with them.
 class Placing {
@@ -26,12 +26,10 @@ class Placing {
   bool took(Trial::Way way, double seconds, bool with_places, bool failed) {
     Seconds& without = without_[static_cast<size_t>(way)];
     if (!with_places) {
-      if (without.size() < kMost) {
-        without.push_back(seconds);
-      }
-      ++iterations_;
-      failures_ += failed;
-      const bool often = failures_ >= kOften && 2 * failures_ >= iterations_;
+      keep_last(without, seconds);
+      keep_last(failed_, failed);
+      const auto failures = std::count(failed_.begin(), failed_.end(), true);
+      const bool often = failures >= kOften && 2 * failures >= std::ptrdiff_t(failed_.size());
       if (state_ == State::Unknown && often) {
         state_ = State::Tried;
         return true;
@@ -78,15 +76,23 @@ class Placing {
 
   using Seconds = std::vector<double>;
 
-  // Iterations in which a request fails, and half of all: to try places takes longer than a failure
-  // now and then.
-  static constexpr unsigned kOften = 2;
+  // Iterations in which a request fails, and half of the last: to try places takes longer than a
+  // failure now and then.
+  static constexpr std::ptrdiff_t kOften = 2;
   // With places: no more than a trial has of one way, because a way that compresses says nothing
   // about one that copies.
   static constexpr size_t kIterations = Trial::kIterations;
-  // Without places, and of one way.
-  static constexpr size_t kMost = 8;
+  // Without places. The first of all say little of later ones: programs grow, and plans change.
+  static constexpr size_t kLast = 8;
   static constexpr unsigned kLosses = 4;
+
+  template <class T>
+  static void keep_last(std::vector<T>& all, T next) {
+    if (all.size() == kLast) {
+      all.erase(all.begin());
+    }
+    all.push_back(next);
+  }
 
   // The least says little: how long an iteration takes depends on how many requests happen to fail.
   static double median(Seconds seconds) {
@@ -96,11 +102,10 @@ class Placing {
   }
 
   State state_ = State::Unknown;
-  std::array<Seconds, 3> without_; // by way, of the first iterations
+  std::array<Seconds, 3> without_; // by way, of the last iterations
   Seconds with_;
   Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
-  unsigned iterations_ = 0; // without places
-  unsigned failures_ = 0; // those in which a request failed
+  std::vector<bool> failed_; // of the last iterations without places: whether a request failed
   unsigned losses_ = 0;
   size_t most_ = INT64_MAX;
 };
