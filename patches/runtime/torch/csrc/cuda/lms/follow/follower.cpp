@@ -354,7 +354,7 @@ void Follower::end() {
   if (known != scripts_.end()) {
     last_ = known->get();
     std::rotate(known, known + 1, scripts_.end());
-    if (last_ == before && !last_->linked()) {
+    if (last_ == before && last_->links().empty()) {
       last_->set(links());
     }
     if (last_->waits_for_times() && timed) {
@@ -560,6 +560,8 @@ void Follower::time(bool followed) {
   const int64_t failures = room_.failures();
   const bool failed = failures > failures_;
   failures_ = failures;
+  const bool joined = stats_.compacted_count > joined_;
+  joined_ = stats_.compacted_count;
   settled_ = followed ? settled_ + 1 : 0;
   // The first iteration of a plan starts with what paging on demand has left.
   const double part = settled_ > 1 ? last_->part() : 0;
@@ -569,7 +571,16 @@ void Follower::time(bool followed) {
     const bool tried = settings_.compression == Compression::Auto && !last_->trial().over();
     const bool placed = static_cast<bool>(last_->places());
     laps_.push_back(
-        {last_, followed, part, failed, last_->way(), tried, placed, clock_, std::move(now)});
+        {last_,
+         followed,
+         part,
+         failed,
+         joined,
+         last_->way(),
+         tried,
+         placed,
+         clock_,
+         std::move(now)});
     clock_ = laps_.back().end;
   } else {
     clock_ = std::move(now);
@@ -591,7 +602,7 @@ void Follower::time(bool followed) {
     }
     Placing& placing = lap.script->placing();
     if (lap.part > 0 && lap.script->linked() &&
-        placing.took(lap.way, seconds, lap.placed, lap.failed)) {
+        placing.took(lap.way, seconds, lap.placed, lap.failed || lap.joined)) {
       lap.script->begin_anew();
     }
     if (lap.placed != placing.wanted()) {

@@ -142,6 +142,7 @@ class Follower final : public Planned {
     bool followed;
     double part; // of what PyTorch may take, that the plan uses; 0 if the iteration does not count
     bool failed; // a request did, at first
+    bool joined; // blocks were moved on the device
     Trial::Way way;
     bool tried; // the way
     bool placed; // blocks had places
@@ -173,6 +174,7 @@ class Follower final : public Planned {
   Script* last_ = nullptr; // null if there was none
   std::shared_ptr<TimedEvent> clock_; // its end; null if that was not timed
   int64_t failures_ = 0; // of requests, at first, until then
+  int64_t joined_ = 0; // blocks that were moved until then
   unsigned settled_ = 0; // iterations in a row that followed a plan
   unsigned unknown_ = 0; // iterations to be timed, because one that was not known has appeared
 };

@@ -10,10 +10,10 @@
 
 namespace torch::cuda::lms {
 
-// Whether the blocks of an iteration's plans have places (places.h). They have none until requests
-// fail in half of the last iterations, because to give a block its place takes the host some time.
-// Places are given up if there are none, if they are lost again and again, or if iterations take
-// longer with them.
+// Whether the blocks of an iteration's plans have places (places.h). They have none until free
+// memory is in pieces in half of the last iterations, because to give a block its place takes the
+// host some time. Places are given up if there are none, if they are lost again and again, or if
+// iterations take longer with them.
 class Placing {
  public:
   bool wanted() const {
@@ -21,15 +21,15 @@ class Placing {
   }
 
   // An iteration took this number of seconds with a plan, with places or without, and moved blocks
-  // in this way. `failed` says whether a request failed at first. Returns whether plans are of
-  // another kind from now on.
-  bool took(Trial::Way way, double seconds, bool with_places, bool failed) {
+  // in this way. `in_pieces` says whether a request failed at first, or blocks were moved so that
+  // it did not. Returns whether plans are of another kind from now on.
+  bool took(Trial::Way way, double seconds, bool with_places, bool in_pieces) {
     Seconds& without = without_[static_cast<size_t>(way)];
     if (!with_places) {
       keep_last(without, seconds);
-      keep_last(failed_, failed);
-      const auto failures = std::count(failed_.begin(), failed_.end(), true);
-      const bool often = failures >= kOften && 2 * failures >= std::ptrdiff_t(failed_.size());
+      keep_last(in_pieces_, in_pieces);
+      const auto count = std::count(in_pieces_.begin(), in_pieces_.end(), true);
+      const bool often = count >= kOften && 2 * count >= std::ptrdiff_t(in_pieces_.size());
       if (state_ == State::Unknown && often) {
         state_ = State::Tried;
         return true;
@@ -76,8 +76,8 @@ class Placing {
 
   using Seconds = std::vector<double>;
 
-  // Iterations in which a request fails, and half of the last: to try places takes longer than a
-  // failure now and then.
+  // Iterations in which free memory is in pieces, and half of the last: to try places takes longer
+  // than to join it now and then.
   static constexpr std::ptrdiff_t kOften = 2;
   // With places: no more than a trial has of one way, because a way that compresses says nothing
   // about one that copies.
@@ -94,7 +94,8 @@ class Placing {
     all.push_back(next);
   }
 
-  // The least says little: how long an iteration takes depends on how many requests happen to fail.
+  // The least says little: how long an iteration takes depends on how much free memory happens to
+  // be in pieces.
   static double median(Seconds seconds) {
     const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
     std::nth_element(seconds.begin(), middle, seconds.end());
@@ -105,7 +106,7 @@ class Placing {
   std::array<Seconds, 3> without_; // by way, of the last iterations
   Seconds with_;
   Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
-  std::vector<bool> failed_; // of the last iterations without places: whether a request failed
+  std::vector<bool> in_pieces_; // the last iterations without places: whether free memory was
   unsigned losses_ = 0;
   size_t most_ = INT64_MAX;
 };

@@ -73,12 +73,14 @@ class Script {
   }
 
   // Sets the numbers that blocks have if the same iteration follows: for each number, that in the
-  // next iteration; 0 if it has none. Until they are set, plans do nothing across iterations.
+  // next iteration; 0 if it has none, and none at all if no block outlives an iteration. Until they
+  // are set, plans do nothing across iterations.
   bool linked() const {
-    return !links_.empty();
+    return linked_;
   }
   void set(std::vector<uint32_t> links) {
     links_ = std::move(links);
+    linked_ = true;
     make_actions();
   }
   const std::vector<uint32_t>& links() const {
@@ -238,6 +240,7 @@ class Script {
   Lives lives_;
   Places places_;
   bool laid_out_ = false;
+  bool linked_ = false;
   Placing placing_;
   Slack slack_;
   Trial trial_;
