@@ -4,11 +4,12 @@
 
 needs a torch with Large Model Support, torchvision and transformers. On the simulated device,
 operators allocate their outputs and compute nothing, and nothing is copied. But PyTorch's own
-allocator and LMS do what they do on a GPU of this size. Operators and copies have durations, which
-streams and events add up (tests/simcuda/device/clockwork.h). Those of operators are estimates from
-an H200's peak rates, scaled so that an iteration in memory takes as long as measured. Prints how
-long each iteration would take, what LMS moved, and how often PyTorch's allocator found no memory,
-freed what it had cached, and tried again.
+allocator and LMS do what they do on a GPU of this size, and LMS takes as much host memory for it.
+Operators and copies have durations, which streams and events add up
+(tests/simcuda/device/clockwork.h). Those of operators are estimates from an H200's peak rates,
+scaled so that an iteration in memory takes as long as measured. Prints how long each iteration
+would take, what LMS moved, and how often PyTorch's allocator found no memory, freed what it had
+cached, and tried again.
 
 This shows where the host and the device would wait for each other. How fast a GPU is, only a GPU
 says: operators that decompose, workspaces, and what copies and kernels do to each other are not as
@@ -155,6 +156,13 @@ def rehearse(
             f"limit {limit / GB:.2f} GB, bound {bound * 1e3:.1f} ms",
             flush=True,
         )
+        # Without host memory, page-outs fail, and the limit gives way.
+        excess, available = peak - limit, available_bytes()
+        if excess > available:
+            sys.exit(
+                f"rehearse: LMS keeps {excess / GB:.1f} GB or more in host memory, of which "
+                f"{available / GB:.1f} GB are available; choose a larger --part"
+            )
         torch.cuda.empty_cache()
         torch.cuda.set_limit_lms(limit)
         torch.cuda.set_enabled_lms(True)
@@ -168,6 +176,13 @@ def rehearse(
             changes = {key.replace("num_", ""): after[key] - before[key] for key in after}
             text = ", ".join(f"{key} {change}" for key, change in changes.items() if change)
             print(f"{number}: {seconds * 1e3:.1f} ms, {text}", flush=True)
+
+
+def available_bytes() -> int:
+    """Bytes of host memory that can be had without swapping, as Linux estimates them."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    fields = dict(line.split(":") for line in lines)
+    return 1024 * int(fields["MemAvailable"].split()[0])
 
 
 def counts() -> dict[str, int]:
