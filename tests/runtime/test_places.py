@@ -11,9 +11,7 @@ from conftest import MIB, ON_HARDWARE, start_within
 from hardware import simulated
 from layers import Layers
 from releases import since
-from simcuda.process import run_sim
 from tensors import evict, floats, stat
-from test_allocators import NAMES
 
 # How fast packed blocks move varies on the simulated device, and with it the plans: not each of
 # them has places.
@@ -127,25 +125,6 @@ def test_places_for_which_there_is_no_memory_become_smaller(expected):
     assert small.item() == 0
 
 
-@simulated
-def test_places_of_a_larger_part_that_cannot_be_had(expected, device):
-    """The plan before it is made again and kept, and nothing that was found out is forgotten."""
-    program = Layers(SIZES)
-    found = []
-    while stat("plans") < 3:  # without places, with places, and with those of a larger part
-        if stat("plans") == 2:
-            device.fault("cudaMalloc", 1, from_=True)
-        found += run(program, range(len(found), len(found) + 1))
-        device.clear_faults()
-        assert len(found) < PLACED
-    found += run(program, range(len(found), 2 * PLACED - 4))
-    placed = stat("placed_count")
-    found += run(program, range(2 * PLACED - 4, 2 * PLACED))
-    assert same(found, expected)
-    assert stat("plans") == 4
-    assert stat("placed_count") - placed >= 4 * 4 * len(SIZES)
-
-
 def test_a_departure_from_a_plan_with_places(expected):
     other = torch.zeros(floats(1.5), device="cuda")
     program = Layers(SIZES)
@@ -156,80 +135,3 @@ def test_a_departure_from_a_plan_with_places(expected):
         found += run(program, range(k, k + 1))
     assert same(found, expected)
     assert stat("plan_departures") > 0
-
-
-def test_no_places_if_no_request_fails(expected):
-    """A block takes all of a segment, so that free memory is never in pieces."""
-    program = Layers((10.0,) * 3)
-    start_within(34 * MIB)
-    run(program, range(PLACED))
-    assert stat("planned_iterations") > 0
-    assert retries() == 0
-    assert stat("placed_count") == 0
-
-
-def beside_small_blocks(device, limit):
-    """Small tensors need another page when plans have places in all the others."""
-    import torch
-
-    mib = 1 << 20
-    sizes = (24, 16, 40, 12, 20, 32, 16)
-    period = 8  # iterations that have all numbers of small tensors
-    iterations = 64
-
-    def iteration(weights, number):
-        kept = []
-        x = torch.full((1,), float(number), device="cuda")
-        for weight in weights:
-            y = weight + x
-            kept.append((weight, y))
-            x = y[:1] * 1e-3
-        small = [torch.ones(1 << 17, device="cuda") for _ in range(number % period)]
-        while kept:
-            weight, y = kept.pop()
-            gradient = y * x
-            weight.sub_(gradient, alpha=1e-4)
-            del weight, y, gradient
-        torch.cuda.lms.step()
-        return [len(small), float(weights[0][7]), float(weights[-1][3])]
-
-    def start():
-        return [torch.full((size * mib // 4,), 1.0 + size, device="cuda") for size in sizes]
-
-    def counts():
-        lms = torch.cuda.lms.stats()
-        native = torch.cuda.memory_stats()["num_alloc_retries"]
-        return native + lms["out_of_memory_retries"], lms["placed_count"]
-
-    torch.cuda.set_limit_lms(limit * mib)
-    torch.cuda.set_enabled_lms(True)
-    torch.cuda.lms._keep_plans(True)
-    weights = start()
-    found, failed, placed = [], [], 0
-    for number in range(iterations):
-        before = counts()
-        found.append(iteration(weights, number))
-        torch.cuda.lms._wait_for_plans()
-        failures, places = (b - a for a, b in zip(before, counts(), strict=True))
-        if placed:  # the first iteration with places moves all blocks
-            failed.append(failures)
-        placed += places
-        if len(failed) == 4 * period:
-            break
-    del weights
-    torch.cuda.set_enabled_lms(False)
-    weights = start()
-    expected = [iteration(weights, number) for number in range(len(found))]
-    return found == expected, failed, device.races()
-
-
-def test_places_leave_a_page_for_small_blocks():
-    """Otherwise the native allocator returns all that is free, which has places."""
-    limit = 203  # MiB, ten pages of 20 and something
-    environment = dict.fromkeys(NAMES, "expandable_segments:True")
-    same, failed, races = run_sim(beside_small_blocks, limit, mib=2048, environment=environment)
-    assert same
-    assert races == []
-    assert len(failed) == 32
-    # The page for small tensors is missed once, and once more if the plan is another one.
-    assert sum(failures > 0 for failures in failed) <= 2, failed

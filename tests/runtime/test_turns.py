@@ -17,77 +17,50 @@ ITERATIONS = 26
 LAST = 6  # iterations at the end; what LMS tries has been tried by then
 
 
-def turns(device, sizes, weights, limit, iterations):
-    """Iterations that allocate tensors of these sizes (MiB), and use them in the other order.
+def turns(device, sizes, weights, limit, iterations, period):
+    """Whether LMS changes no result, and how the counts of simcuda.turns change in each iteration.
 
-    The first tensors are used with weights, of the same sizes, that outlive the iterations. Returns
-    whether LMS changes no result, and for each iteration how many requests failed at first, and how
-    many storages were moved on the device and got their places.
+    With a period, there are small tensors at the peak, too: one more in each iteration of it.
     """
     import torch
+    from simcuda.turns import Turns, counts, turn_on
 
-    mib = 1 << 20
-    stream = torch.cuda.current_stream().cuda_stream
+    def run(program, number):
+        small = number % period if period else 0
+        return program.run(
+            number, lambda: [torch.ones(1 << 17, device="cuda") for _ in range(small)]
+        )
 
-    def full(size, value):
-        return torch.full((int(size * mib) // 4,), float(value), device="cuda")
-
-    def takes_a_millisecond(tensor):
-        device.takes(stream, 0, 1e-3, 20e-6)
-        return tensor
-
-    def iteration(kept, number):
-        held, sum_ = [], torch.zeros((), device="cuda")
-        for k, size in enumerate(sizes):
-            held.append(takes_a_millisecond(kept[k] * 2 if k in kept else full(size, k + number)))
-        while held:
-            tensor = held.pop()
-            gradient = takes_a_millisecond(tensor * 2)
-            if len(held) in kept:
-                takes_a_millisecond(kept[len(held)].add_(gradient, alpha=1e-3))
-            sum_ = takes_a_millisecond(sum_ + (gradient[-1] + tensor[0]))
-            del tensor, gradient
-        torch.cuda.lms.step()
-        torch.cuda.lms._wait_for_plans()
-        torch.cuda.synchronize()
-        return float(sum_)
-
-    def start():
-        return {k: full(size, k) for k, size in enumerate(sizes[:weights])}
-
-    def counts():
-        lms = torch.cuda.lms.stats()
-        native = torch.cuda.memory_stats()["num_alloc_retries"]
-        return lms["out_of_memory_retries"] + native, lms["compacted_count"], lms["placed_count"]
-
-    torch.cuda.set_limit_lms(int(limit * mib))
-    torch.cuda.set_size_lms(4096)
-    torch.cuda.set_enabled_lms(True)
-    torch.cuda.lms.set_compression("off")
-    torch.cuda.lms._keep_plans(True)
-    kept, found, changes = start(), [], []
+    turn_on(limit)
+    program, found, changes = Turns(device, sizes, weights), [], []
     for number in range(iterations):
         before = counts()
-        found.append(iteration(kept, number))
+        found.append(run(program, number))
         changes.append([b - a for a, b in zip(before, counts(), strict=True)])
     torch.cuda.set_enabled_lms(False)
-    kept = start()
-    expected = [iteration(kept, number) for number in range(iterations)]
+    program = Turns(device, sizes, weights)
+    expected = [run(program, number) for number in range(iterations)]
     return found == expected, changes
 
 
 def run(
-    sizes: Sequence[float], weights: int, part: float, expandable: bool
-) -> list[tuple[int, int, int]]:
-    """``changes`` of turns(), with a limit of this part of the sizes, and 3 MiB."""
+    sizes: Sequence[float],
+    weights: int,
+    limit: float,
+    *,
+    expandable: bool,
+    iterations: int = ITERATIONS,
+    period: int = 0,
+) -> list[list[int]]:
+    """The changes that turns() returns, with a limit in MiB."""
     environment = dict.fromkeys(NAMES, "expandable_segments:True") if expandable else {}
-    limit = sum(sizes) * part + sum(sizes[:weights]) + 3
     same, changes = run_sim(
         turns,
         sizes,
         weights,
         limit,
-        ITERATIONS,
+        iterations,
+        period,
         mib=2048,
         environment=environment,
         timing=1,
@@ -95,7 +68,7 @@ def run(
         to_device=4000,
     )
     assert same
-    return [tuple(change) for change in changes]
+    return changes
 
 
 @pytest.mark.parametrize(
@@ -107,13 +80,14 @@ def test_in_the_end_nothing_fails_and_nothing_moves(seed, expandable):
     count = choice.randint(8, 16)
     sizes = [unit * choice.choice((1.5, 2, 2.5, 3, 4, 5, 6)) for _ in range(count)]
     weights = 0 if seed < 6 else 2
-    changes = run(sizes, weights, choice.choice((0.5, 0.6, 0.7)), expandable)
-    assert [change[:2] for change in changes[-LAST:]] == [(0, 0)] * LAST
+    limit = sum(sizes) * choice.choice((0.5, 0.6, 0.7)) + sum(sizes[:weights]) + 3
+    changes = run(sizes, weights, limit, expandable=expandable)
+    assert [change[:2] for change in changes[-LAST:]] == [[0, 0]] * LAST
 
 
 def test_places_if_blocks_have_to_be_moved():
     """Although no request fails."""
-    changes = run((12, 12, 20, 48, 16, 40, 48, 40), 0, 0.6, expandable=True)
+    changes = run((12, 12, 20, 48, 16, 40, 48, 40), 0, 144, expandable=True)
     failed, moved, placed = zip(*changes, strict=True)
     assert sum(failed) == 0
     assert moved[4] > 0
@@ -122,8 +96,54 @@ def test_places_if_blocks_have_to_be_moved():
 
 
 def test_no_places_if_nothing_fails_and_nothing_moves():
-    """Except in the first iteration, for which there is no plan."""
-    changes = run((2.5, 1.5, 5, 3, 3, 2, 1.5, 1.5, 1.5, 3, 4), 0, 0.6, expandable=False)
-    failed, moved, placed = zip(*changes, strict=True)
-    assert sum(failed[1:]) == sum(moved) == 0
-    assert sum(placed) == 0
+    """A block takes all of a segment, so that free memory is never in pieces."""
+    changes = run((10,) * 4, 0, 34, expandable=False)
+    assert changes == [[0, 0, 0]] * ITERATIONS
+
+
+def test_places_leave_a_page_for_small_blocks():
+    """Otherwise the native allocator returns all that is free, which has places."""
+    sizes = (24, 16, 40, 12, 20, 32, 16)
+    limit = 203  # MiB, ten pages of 20 and something
+    changes = run(sizes, len(sizes), limit, expandable=True, iterations=32, period=8)
+    failed, _, placed = zip(*changes, strict=True)
+    assert sum(failed[-16:]) == 0
+    assert min(placed[-16:]) >= 2 * len(sizes)
+
+
+def larger_part(device, sizes, limit, iterations):
+    """Whether LMS changes no result, how many plans it makes, and what has places in the end.
+
+    The driver has no memory when plans with places use a larger part of the limit, for the first
+    time.
+    """
+    import torch
+    from simcuda.turns import Turns, counts, turn_on
+
+    def plans():
+        return torch.cuda.lms.stats()["plans"]
+
+    turn_on(limit)
+    program, found = Turns(device, sizes), []
+    while len(found) < iterations - 4:
+        if plans() == 2:
+            device.fault("cudaMalloc", 1, from_=True)
+        found.append(program.run(len(found)))
+        device.clear_faults()
+    placed = counts()[2]
+    found += [program.run(number) for number in range(iterations - 4, iterations)]
+    torch.cuda.set_enabled_lms(False)
+    program = Turns(device, sizes)
+    same = found == [program.run(number) for number in range(iterations)]
+    return same, plans(), counts()[2] - placed
+
+
+def test_places_of_a_larger_part_that_cannot_be_had():
+    """The plan before it is made again and kept, and nothing that was found out is forgotten."""
+    sizes = (1.5, 1.5, 2.5, 6, 2, 5, 6, 5)
+    same, plans, placed = run_sim(
+        larger_part, sizes, 20.7, 40, mib=512, timing=1, to_host=4000, to_device=4000
+    )
+    assert same
+    assert plans == 4
+    assert placed >= 4 * 2 * len(sizes)
