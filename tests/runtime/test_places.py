@@ -11,6 +11,7 @@ from conftest import MIB, ON_HARDWARE, start_within
 from hardware import simulated
 from layers import Layers
 from releases import since
+from simcuda.turns import retries
 from tensors import evict, floats, stat
 
 # How fast packed blocks move varies on the simulated device, and with it the plans: not each of
@@ -51,11 +52,6 @@ def run(program: Layers, numbers: range) -> list[torch.Tensor]:
         found.append(program.run(k).cpu())
         torch.cuda.lms._wait_for_plans()
     return found
-
-
-def retries() -> int:
-    """Requests that failed at first, also within PyTorch's allocator."""
-    return stat("out_of_memory_retries") + torch.cuda.memory_stats()["num_alloc_retries"]
 
 
 @simulated  # on a GPU, no request of this program need fail

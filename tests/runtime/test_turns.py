@@ -17,30 +17,25 @@ ITERATIONS = 26
 LAST = 6  # iterations at the end; what LMS tries has been tried by then
 
 
-def turns(device, sizes, weights, limit, iterations, period):
-    """Whether LMS changes no result, and how the counts of simcuda.turns change in each iteration.
+def turns(device, sizes, weights, period, limit, iterations):
+    """Whether LMS changes no result, races, and changes of the counts in each iteration.
 
-    With a period, there are small tensors at the peak, too: one more in each iteration of it.
+    The counts are those of simcuda.turns.
     """
     import torch
     from simcuda.turns import Turns, counts, turn_on
 
-    def run(program, number):
-        small = number % period if period else 0
-        return program.run(
-            number, lambda: [torch.ones(1 << 17, device="cuda") for _ in range(small)]
-        )
-
     turn_on(limit)
-    program, found, changes = Turns(device, sizes, weights), [], []
+    program, found, changes = Turns(device, sizes, weights, period), [], []
     for number in range(iterations):
         before = counts()
-        found.append(run(program, number))
+        found.append(program.run(number))
         changes.append([b - a for a, b in zip(before, counts(), strict=True)])
+    planned = torch.cuda.lms.stats()["planned_iterations"]
     torch.cuda.set_enabled_lms(False)
-    program = Turns(device, sizes, weights)
-    expected = [run(program, number) for number in range(iterations)]
-    return found == expected, changes
+    program = Turns(device, sizes, weights, period)
+    same = found == [program.run(number) for number in range(iterations)]
+    return same, device.races(), planned, changes
 
 
 def run(
@@ -54,13 +49,13 @@ def run(
 ) -> list[list[int]]:
     """The changes that turns() returns, with a limit in MiB."""
     environment = dict.fromkeys(NAMES, "expandable_segments:True") if expandable else {}
-    same, changes = run_sim(
+    same, races, planned, changes = run_sim(
         turns,
         sizes,
         weights,
+        period,
         limit,
         iterations,
-        period,
         mib=2048,
         environment=environment,
         timing=1,
@@ -68,6 +63,8 @@ def run(
         to_device=4000,
     )
     assert same
+    assert races == []
+    assert planned > 0
     return changes
 
 

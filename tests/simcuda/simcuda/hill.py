@@ -15,15 +15,28 @@ def hill(device: Any, at_the_peak: Callable[[], object] = lambda: None) -> None:
     """
     import torch
 
-    stream = torch.cuda.current_stream().cuda_stream
     held = []
     for value in range(COUNT):
         held.append(torch.full((1 << 20,), float(value), device="cuda"))
-        device.takes(stream, 0, 1e-3, 20e-6)
+        operate(device)
     at_the_peak()
     while held:
         held.pop().add_(1)
-        device.takes(stream, 0, 1e-3, 20e-6)
+        operate(device)
+    end()
+
+
+def operate(device: Any) -> None:
+    """The operator before takes 1 ms on the current stream, and 20 us of the host."""
+    import torch
+
+    device.takes(torch.cuda.current_stream().cuda_stream, 0, 1e-3, 20e-6)
+
+
+def end() -> None:
+    """End an iteration of LMS; waits for the device, and for the plan."""
+    import torch
+
     torch.cuda.lms.step()
     torch.cuda.lms._wait_for_plans()
     torch.cuda.synchronize()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from simcuda.hill import end, operate
 
 MIB = 1 << 20
 
@@ -12,10 +14,14 @@ class Turns:
     """Iterations that allocate tensors of these sizes (MiB), and use them in the other order.
 
     The first ``weights`` tensors are computed from others of their sizes, which outlive iterations.
+    With a period, there are small tensors at the peak, too: one more in each iteration of it.
     """
 
-    def __init__(self, device: Any, sizes: Sequence[float], weights: int = 0) -> None:
+    def __init__(
+        self, device: Any, sizes: Sequence[float], weights: int = 0, period: int = 0
+    ) -> None:
         self._device = device
+        self._period = period
         self._sizes = sizes
         self._weights = [self._full(size, k) for k, size in enumerate(sizes[:weights])]
 
@@ -26,13 +32,10 @@ class Turns:
         return torch.full((int(size * MIB) // 4,), float(value), device="cuda")
 
     def _take(self, tensor: Any) -> Any:
-        """An operator has returned this tensor: it takes 1 ms."""
-        import torch
-
-        self._device.takes(torch.cuda.current_stream().cuda_stream, 0, 1e-3, 20e-6)
+        operate(self._device)
         return tensor
 
-    def run(self, number: int, at_the_peak: Callable[[], object] = lambda: None) -> float:
+    def run(self, number: int) -> float:
         """Run one iteration; waits for the device, and for the plan.
 
         Returns a number that depends on the values of all tensors, and on `number`.
@@ -46,7 +49,8 @@ class Turns:
             held.append(
                 self._take(self._weights[k] * 2 if outlives else self._full(size, k + number))
             )
-        beside = at_the_peak()
+        count = number % self._period if self._period else 0
+        small = [torch.ones(1 << 17, device="cuda") for _ in range(count)]
         while held:
             tensor = held.pop()
             gradient = self._take(tensor * 2)
@@ -54,10 +58,8 @@ class Turns:
                 self._take(self._weights[len(held)].add_(gradient, alpha=1e-3))
             sum_ = self._take(sum_ + (gradient[-1] + tensor[0]))
             del tensor, gradient
-        del beside
-        torch.cuda.lms.step()
-        torch.cuda.lms._wait_for_plans()
-        torch.cuda.synchronize()
+        del small
+        end()
         return float(sum_)
 
 
@@ -71,10 +73,17 @@ def turn_on(limit: float) -> None:
     torch.cuda.lms._keep_plans(True)
 
 
+def retries() -> int:
+    """Requests that failed at first, also within PyTorch's allocator."""
+    import torch
+
+    native = torch.cuda.memory_stats()["num_alloc_retries"]
+    return torch.cuda.lms.stats()["out_of_memory_retries"] + native
+
+
 def counts() -> tuple[int, int, int]:
-    """Requests that failed at first, storages moved on the device, and those that got places."""
+    """retries(), storages that were moved on the device, and those that got their places."""
     import torch
 
     lms = torch.cuda.lms.stats()
-    native = torch.cuda.memory_stats()["num_alloc_retries"]
-    return lms["out_of_memory_retries"] + native, lms["compacted_count"], lms["placed_count"]
+    return retries(), lms["compacted_count"], lms["placed_count"]
