@@ -349,7 +349,7 @@ def main() -> int:
     for mode in (mode for mode in arguments.modes if mode in PEERS):
         for name, found in results.items():
             add_peer(server, name, found, mode, arguments.most_offloaded)
-        write()
+            write()
     write(shown=True)
     rows = [(found, row) for found in results.values() for row in found["rows"]]
     same = all(
