@@ -1,6 +1,7 @@
 // The planner for ctypes: handles, and arrays that the caller owns.
 
 #include <torch/csrc/cuda/lms/plan/on_demand.h>
+#include <torch/csrc/cuda/lms/plan/plain.h>
 #include <torch/csrc/cuda/lms/plan/planner.h>
 #include <torch/csrc/cuda/lms/plan/replay.h>
 #include <torch/csrc/cuda/lms/plan/schedule.h>
@@ -170,6 +171,15 @@ Result* lms_plan_with_compression(const Trace* trace, int64_t limit, const doubl
   return new Result{plan_with_compression(*trace, machine_of(limit, rates)), 0};
 }
 
+// The same without compression where it saves too little.
+Result* lms_copy_plainly(const Trace* trace, int64_t limit, const double* rates) {
+  const Machine machine = machine_of(limit, rates);
+  auto* const result = new Result{plan_with_compression(*trace, machine), 0};
+  Trace shares = *trace;
+  copy_plainly(shares, machine, result->plan);
+  return result;
+}
+
 void lms_result_delete(Result* result) {
   delete result;
 }
@@ -217,7 +227,8 @@ void lms_moves(const Result* result, int64_t* move) {
         from.copies,
         from.drop_before,
         from.fetch_before,
-        from.needed_at};
+        from.needed_at,
+        from.packs};
     move = std::copy(std::begin(values), std::end(values), move);
   }
 }

@@ -50,6 +50,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
         ctypes.c_void_p,
         [ctypes.c_void_p, ctypes.c_int64, _DOUBLES],
     ),
+    "lms_copy_plainly": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
     "lms_replay": (
         ctypes.c_void_p,
         [
@@ -128,6 +129,7 @@ class Move:
     drop_before: int
     fetch_before: int
     needed_at: int
+    packs: bool = True
 
 
 @dataclass
@@ -201,6 +203,12 @@ class Planner:
             made = self._library.lms_plan_with_compression(handle, *_machine(machine))
             return self._read(made, trace)
 
+    def copy_plainly(self, trace: Trace, machine: Machine) -> Result:
+        """Such a plan, in which only what has to be compressed is."""
+        with _Handle(self._library, trace) as handle:
+            made = self._library.lms_copy_plainly(handle, *_machine(machine))
+            return self._read(made, trace)
+
     def replay(
         self,
         trace: Trace,
@@ -259,7 +267,7 @@ class Planner:
         seconds = (ctypes.c_double * 4)()
         library.lms_numbers(handle, numbers)
         library.lms_seconds(handle, seconds)
-        rows = (ctypes.c_int64 * (6 * numbers[3]))()
+        rows = (ctypes.c_int64 * (7 * numbers[3]))()
         library.lms_moves(handle, rows)
         size = len(trace.seconds)
         starts, stalls = (ctypes.c_double * size)(), (ctypes.c_double * size)()
@@ -272,8 +280,8 @@ class Planner:
             infeasible=numbers[1],
             infeasible_bytes=numbers[2],
             moves=[
-                Move(rows[i], rows[i + 1], bool(rows[i + 2]), *rows[i + 3 : i + 6])
-                for i in range(0, len(rows), 6)
+                Move(*rows[i : i + 2], bool(rows[i + 2]), *rows[i + 3 : i + 6], bool(rows[i + 6]))
+                for i in range(0, len(rows), 7)
             ],
             bytes_out=numbers[5],
             bytes_in=numbers[6],

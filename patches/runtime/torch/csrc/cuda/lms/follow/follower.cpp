@@ -245,6 +245,7 @@ void Follower::perform(const Action& action) {
     return;
   }
   if (action.kind == Action::Kind::Copy) {
+    block->packs = action.packs;
     if (room_.copy_ahead(*block)) {
       ++stats_.copied_ahead_count;
       expect_end(*block, action.ended);
@@ -563,8 +564,10 @@ void Follower::time(bool followed) {
   const bool joined = stats_.compacted_count > joined_;
   joined_ = stats_.compacted_count;
   settled_ = followed ? settled_ + 1 : 0;
-  // The first iteration of a plan starts with what paging on demand has left.
-  const double part = settled_ > 1 ? last_->part() : 0;
+  // The first iteration of a plan starts with what paging on demand has left, and the first one of
+  // a way with what another way has left.
+  const bool again = last_->again();
+  const double part = settled_ > 1 && again ? last_->part() : 0;
   const c10::cuda::CUDAGuard guard(device_);
   auto now = TimedEvent::record(c10::cuda::getCurrentCUDAStream(device_).stream());
   if (now && clock_) {

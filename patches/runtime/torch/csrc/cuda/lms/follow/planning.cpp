@@ -1,5 +1,6 @@
 #include <torch/csrc/cuda/lms/follow/planning.h>
 
+#include <torch/csrc/cuda/lms/plan/plain.h>
 #include <torch/csrc/cuda/lms/plan/planner.h>
 #include <torch/csrc/cuda/lms/plan/replay.h>
 #include <torch/csrc/cuda/lms/plan/schedule.h>
@@ -30,6 +31,9 @@ void Planning::start(
   thread_ = std::thread([this] {
     try {
       make();
+      if (compression_) {
+        plan::copy_plainly(trace_, machine_, plan_, places_.handovers());
+      }
     } catch (const std::exception& error) {
       plan_ = plan::Plan();
       plan_.problem = error.what();

@@ -106,7 +106,8 @@ void Script::make_actions() {
     const uint32_t number = next ? link(move.block + 1) : move.block + 1;
     const plan::Place shift = next ? size_ : 0;
     if (number > 0) {
-      actions_.push_back({place - shift, kind, move.needed_at - shift, ended - shift, number});
+      actions_.push_back(
+          {place - shift, kind, move.needed_at - shift, ended - shift, number, move.packs});
     }
   };
   for (const plan::Move& move : moves_) {

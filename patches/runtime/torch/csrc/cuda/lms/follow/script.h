@@ -28,6 +28,7 @@ struct Action {
   plan::Place needed; // of the operator that uses the block next; only used for fetches
   plan::Place ended; // of the first operator that is expected to start after its transfer
   uint32_t number; // of the block
+  bool packs; // if the block shrinks; only used for copies
 };
 
 // What is known of an iteration's blocks besides what operators do with them.
@@ -200,6 +201,10 @@ class Script {
            : trial_.way() == Trial::Way::Pack ? Trial::Way::Pack
                                               : Trial::Way::Copy;
   }
+  // An iteration has ended. Whether the one before it ended in the same way.
+  bool again() {
+    return std::exchange(ended_, way()) == way();
+  }
   // Whether the program is expected to wait for transfers for much of an iteration.
   bool waits() const {
     constexpr double kMuch = 0.25;
@@ -244,6 +249,7 @@ class Script {
   Placing placing_;
   Slack slack_;
   Trial trial_;
+  Trial::Way ended_ = Trial::Way::Copy; // of the iteration that ended last
   double asked_part_ = 0;
   double part_ = 0;
   int64_t asked_ = 0;

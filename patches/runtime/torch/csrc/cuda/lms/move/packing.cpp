@@ -50,7 +50,7 @@ codec::Kind Packing::wanted(const Block& block) {
     return codec::Kind::None;
   }
   if (setting == Compression::Auto) {
-    if (!useful_ || block.size < kSmallest || !worth(block)) {
+    if (!useful_ || !block.packs || block.size < kSmallest || !worth(block)) {
       return codec::Kind::None;
     }
   }

@@ -20,6 +20,7 @@ struct Move {
   Place drop_before = 0; // before this operator the memory is given up, behind the copy
   Place fetch_before = kNone; // before this operator the fetch is issued; kNone: never
   Place needed_at = kNone; // the operator that uses it next; kNone: none does
+  bool packs = true; // false: the copy is as it is, although the block shrinks
 
   bool returns() const {
     return needed_at != kNone;
