@@ -36,8 +36,8 @@ uint64_t lms_most_written(uint64_t bytes) {
   return most_written(bytes);
 }
 
-unsigned lms_thread_blocks(uint64_t bytes, unsigned most) {
-  return thread_blocks(bytes, most);
+unsigned lms_thread_blocks(uint64_t bytes, unsigned most, unsigned threads) {
+  return grid(bytes, {most, threads}).blocks;
 }
 
 // Whether each page-out packs, if the block would shrink or not then.

@@ -82,7 +82,7 @@ class Host:
             ("slots", size, size),
             ("buffer_bytes", size, size),
             ("most_written", size, size),
-            ("thread_blocks", ctypes.c_uint, size, ctypes.c_uint),
+            ("thread_blocks", ctypes.c_uint, size, ctypes.c_uint, ctypes.c_uint),
             ("choices", None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p),
             ("totals", None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 2),
         ):
@@ -108,8 +108,8 @@ class Host:
     def most_written(self, size: int) -> int:
         return int(self._library.lms_most_written(size))
 
-    def thread_blocks(self, size: int, most: int) -> int:
-        return int(self._library.lms_thread_blocks(size, most))
+    def thread_blocks(self, size: int, most: int, threads: int) -> int:
+        return int(self._library.lms_thread_blocks(size, most, threads))
 
     def choices(self, shrinks: Sequence[bool]) -> list[bool]:
         """Whether a block is packed at each page-out, if it would shrink or not then."""

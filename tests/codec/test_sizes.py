@@ -135,10 +135,9 @@ def test_the_layout(codec: Codec) -> None:
         assert host.buffer_bytes(size) // 16 < 1 << 32
 
 
-def test_thread_blocks(codec: Codec) -> None:
+@pytest.mark.parametrize("warps", [8, 24])
+def test_thread_blocks(codec: Codec, warps: int) -> None:
     """One warp takes at least one group."""
-    of_block = 8 * GROUP * CHUNK
-    assert codec.host.thread_blocks(1, 32) == 1
-    assert codec.host.thread_blocks(of_block, 32) == 1
-    assert codec.host.thread_blocks(of_block + 1, 32) == 2
-    assert codec.host.thread_blocks(1 << 30, 32) == 32
+    of_block = warps * GROUP * CHUNK
+    for size, blocks in ((1, 1), (of_block, 1), (of_block + 1, 2), (1 << 30, 32)):
+        assert codec.host.thread_blocks(size, 32, 32 * warps) == blocks

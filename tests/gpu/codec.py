@@ -1,6 +1,7 @@
 """The codec's kernels on a real GPU: sizes and GB/s by kind of data and number of thread blocks.
 
-    python tests/gpu/codec.py [--out DIR] [--mib N] [--blocks N ...] [--kinds NAME ...]
+    python tests/gpu/codec.py [--out DIR] [--mib N] [--blocks N ...] [--threads N]
+        [--kinds NAME ...]
 
 needs torch and g++, no LMS and no CUDA toolkit. Compiles the packer with g++; the kernels are
 compiled by the NVRTC that torch brings. Prints, for each kind of data,
@@ -225,6 +226,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mib", type=int, default=256, help="data of each kind (256)")
     parser.add_argument("--blocks", type=int, nargs="+", default=BLOCKS)
+    parser.add_argument("--threads", type=int, default=256, help="of each block (256)")
     parser.add_argument("--kinds", nargs="+", help="words in the names of kinds")
     parser.add_argument("--width", type=int, default=8192, help="of the matrices (8192)")
     arguments = parser.parse_args()
@@ -241,6 +243,7 @@ def main() -> None:
         os.environ["PYTORCH_KERNEL_CACHE_PATH"] = work
         library = load(Path(work), "-O2")
         with Packer(library) as packer:
+            packer.threads = arguments.threads
             print("kind of data        left   copy out/in", *(f"{n:>4} blocks " for n in blocks))
             for name, (scalar_type, data) in samples(arguments.mib * MIB).items():
                 if arguments.kinds and not any(word in name for word in arguments.kinds):

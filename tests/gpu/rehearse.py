@@ -1,6 +1,7 @@
 """Runs benchmarks' models at their full size without a GPU, in a model of time.
 
     python tests/gpu/rehearse.py WORKLOAD [--part PART] [--iterations N] [--on-demand]
+    python tests/gpu/rehearse.py WORKLOAD --trace FILE
 
 needs a torch with Large Model Support, torchvision and transformers. On the simulated device,
 operators allocate their outputs and compute nothing, and nothing is copied. But PyTorch's own
@@ -9,7 +10,8 @@ Operators and copies have durations, which streams and events add up
 (tests/simcuda/device/clockwork.h). Those of operators are estimates from an H200's peak rates,
 scaled so that an iteration in memory takes as long as measured. Prints how long each iteration
 would take, what LMS moved, and how often PyTorch's allocator found no memory, freed what it had
-cached, and tried again.
+cached, and tried again. With --trace, writes a trace of the model in memory, for `lmsbuild
+simulate`.
 
 This shows where the host and the device would wait for each other. How fast a GPU is, only a GPU
 says: operators that decompose, workspaces, and what copies and kernels do to each other are not as
@@ -122,9 +124,7 @@ def without_computing(durations: Durations, workspace: float) -> Any:
     return WithoutComputing()
 
 
-def rehearse(
-    device: Any, name: str, part: float, iterations: int, workspace: float, planned: bool
-) -> None:
+def rehearse(device: Any, options: argparse.Namespace) -> None:
     import torch
     from planned import Training
     from workloads import GB, WORKLOADS
@@ -136,23 +136,30 @@ def rehearse(
         torch.cuda.current_stream().synchronize()
         return float(device.host_time() - began)
 
-    workload = WORKLOADS[name]
+    workload = WORKLOADS[options.workload]
     durations = Durations(device)
-    with without_computing(durations, workspace):
+    with without_computing(durations, options.workspace):
         training = Training(workload)
         for _ in range(3):
             torch.cuda.reset_peak_memory_stats()
             seconds = timed(training.step)
         if workload.seconds:
             durations.scale = workload.seconds / seconds
+        if options.trace:
+            torch.cuda.set_enabled_lms(True)
+            training.step()
+            with torch.cuda.lms.record(options.trace):
+                for _ in range(3):
+                    training.step()
+            return
         forward = timed(training.forward)
         seconds = timed(training.step)
         peak = torch.cuda.max_memory_allocated()
-        limit = int(part * peak)
+        limit = int(options.part * peak)
         out = max(forward, (peak - limit) / LINK[0])
         bound = out + max(seconds - forward, (peak - limit) / LINK[1])
         print(
-            f"{name}: {seconds * 1e3:.1f} ms and {peak / GB:.2f} GB in memory; "
+            f"{options.workload}: {seconds * 1e3:.1f} ms and {peak / GB:.2f} GB in memory; "
             f"limit {limit / GB:.2f} GB, bound {bound * 1e3:.1f} ms",
             flush=True,
         )
@@ -166,9 +173,9 @@ def rehearse(
         torch.cuda.empty_cache()
         torch.cuda.set_limit_lms(limit)
         torch.cuda.set_enabled_lms(True)
-        torch.cuda.lms.set_planning(planned)
+        torch.cuda.lms.set_planning(not options.on_demand)
         torch.cuda.lms._keep_plans(True)
-        for number in range(iterations):
+        for number in range(options.iterations):
             before = counts()
             seconds = timed(training.step)
             torch.cuda.lms._wait_for_plans()
@@ -206,6 +213,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="PART",
         help="of each convolution, as a part of the bytes of its tensors",
     )
+    parser.add_argument("--trace", metavar="FILE", help="only record the model in memory")
     parser.add_argument("--fixed-segments", action="store_true", help="not expandable ones")
     options = parser.parse_args(arguments)
     if not options.fixed_segments:
@@ -217,14 +225,7 @@ def main(arguments: Sequence[str]) -> int:
     device = start(
         mib=CAPACITY, race=0, poison=0, bytes=0, timing=1, to_host=to_host, to_device=to_device
     )
-    rehearse(
-        device,
-        options.workload,
-        options.part,
-        options.iterations,
-        options.workspace,
-        not options.on_demand,
-    )
+    rehearse(device, options)
     sys.stdout.flush()
     os._exit(0)  # the model is freed with the process
 

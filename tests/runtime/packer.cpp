@@ -93,10 +93,11 @@ int packer_pack(
     const size_t* sizes,
     size_t count,
     unsigned blocks,
+    unsigned threads,
     cudaStream_t stream) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->pack(static_cast<codec::Kind>(kind), data, bytes, host, blocks, stream);
+    packer->pack(static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, stream);
   });
 }
 
@@ -110,10 +111,12 @@ int packer_repack(
     size_t count,
     const uint32_t* differs,
     unsigned blocks,
+    unsigned threads,
     cudaStream_t stream) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->repack(static_cast<codec::Kind>(kind), data, bytes, host, differs, blocks, stream);
+    packer->repack(
+        static_cast<codec::Kind>(kind), data, bytes, host, differs, {blocks, threads}, stream);
   });
 }
 
@@ -126,10 +129,11 @@ int packer_unpack(
     const size_t* sizes,
     size_t count,
     unsigned blocks,
+    unsigned threads,
     cudaStream_t stream) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->unpack(static_cast<codec::Kind>(kind), data, bytes, host, blocks, stream);
+    packer->unpack(static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, stream);
   });
 }
 
@@ -176,6 +180,7 @@ int packer_pack_staged(
     const size_t* sizes,
     size_t count,
     unsigned blocks,
+    unsigned threads,
     cudaStream_t stream,
     Direction* direction,
     double share,
@@ -189,7 +194,7 @@ int packer_pack_staged(
         bytes,
         host,
         share,
-        blocks,
+        {blocks, threads},
         direction->kernels,
         direction->copies,
         direction->staging);
@@ -206,6 +211,7 @@ int packer_unpack_staged(
     const size_t* sizes,
     size_t count,
     unsigned blocks,
+    unsigned threads,
     cudaStream_t stream,
     Direction* direction,
     size_t pieces) {
@@ -218,7 +224,7 @@ int packer_unpack_staged(
         bytes,
         host,
         pieces,
-        blocks,
+        {blocks, threads},
         direction->copies,
         direction->kernels,
         direction->staging);

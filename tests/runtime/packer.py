@@ -27,6 +27,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     parts = (pointer, pointer, size)
     block = (pointer, number, pointer, size, *parts)
+    grid = (ctypes.c_uint, ctypes.c_uint)
     for name, result, *parameters in (
         ("error", ctypes.c_char_p),
         ("forget_images", None),
@@ -37,15 +38,15 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("available", ctypes.c_bool, pointer, number),
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
-        ("pack", number, *block, ctypes.c_uint, pointer),
-        ("repack", number, *block, pointer, ctypes.c_uint, pointer),
-        ("unpack", number, *block, ctypes.c_uint, pointer),
+        ("pack", number, *block, *grid, pointer),
+        ("repack", number, *block, pointer, *grid, pointer),
+        ("unpack", number, *block, *grid, pointer),
         ("direction_new", pointer),
         ("direction_delete", None, pointer),
         ("takes", ctypes.c_bool, pointer, size),
         ("staged_bytes", size, pointer, size),
-        ("pack_staged", number, *block, ctypes.c_uint, pointer, pointer, ctypes.c_double, pointer),
-        ("unpack_staged", number, *block, ctypes.c_uint, pointer, pointer, size),
+        ("pack_staged", number, *block, *grid, pointer, pointer, ctypes.c_double, pointer),
+        ("unpack_staged", number, *block, *grid, pointer, pointer, size),
         ("written", ctypes.c_uint64, pointer),
         ("end", size, pointer),
     ):
@@ -58,7 +59,12 @@ class Packer:
     """The runtime's Packer of one device. Streams are torch.cuda.Stream, or None for the default.
 
     Kinds are numbers, see kind_of(). Parts are (address, bytes) of pinned host memory.
+
+    Attributes:
+        threads: those of each thread block, a multiple of 32.
     """
+
+    threads = 256
 
     def __init__(self, library: ctypes.CDLL, device: int = 0) -> None:
         self._library = library
@@ -174,7 +180,7 @@ class Packer:
     ) -> None:
         """Packs again if the number of 32 bits at this address of the device is not 0."""
         call = self._library.packer_repack
-        if call(self._self, kind, data, size, *_parts(parts), differs, 32, 0) < 0:
+        if call(self._self, kind, data, size, *_parts(parts), differs, 32, self.threads, 0) < 0:
             raise PackError(self._library.packer_error().decode())
 
     def written(self, parts: Sequence[tuple[int, int]]) -> int:
@@ -188,7 +194,8 @@ class Packer:
     def _run(self, name, kind, data, size, parts, blocks, stream, *more) -> None:
         handle = stream.cuda_stream if stream else 0
         call = getattr(self._library, f"packer_{name}")
-        if call(self._self, kind, data, size, *_parts(parts), blocks, handle, *more) < 0:
+        grid = (blocks, self.threads)
+        if call(self._self, kind, data, size, *_parts(parts), *grid, handle, *more) < 0:
             raise PackError(self._library.packer_error().decode())
 
 

@@ -132,6 +132,22 @@ CONTENTS = {
 }
 
 
+@pytest.mark.parametrize("threads", [384, 768])
+def test_larger_thread_blocks(packer: Packer, monkeypatch, threads: int) -> None:
+    """On a GPU, with more shared memory than a kernel may have unless it is told."""
+    kind = packer.kind_of(torch.bfloat16)
+    monkeypatch.setattr(packer, "threads", threads)
+    for values in (b"1", CONTENTS["mixed"]):
+        block = Block(packer, values)
+        for pack in (packer.pack, partial(packer.pack_staged, share=1.0)):
+            pack(kind, block.address, block.size, block.parts, 1)
+            torch.cuda.synchronize()
+            for unpack in (packer.unpack, packer.unpack_staged):
+                block.device[: block.size] = 1
+                unpack(kind, block.address, block.size, block.kept(packer), 1)
+                block.assert_comes_back()
+
+
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("share", [None, 0.01, 0.4, 0.75, 1.0])
 def test_pieces(packer: Packer, content: str, share: float | None) -> None:
@@ -413,6 +429,8 @@ LOADING = (
     "nvrtcCompileProgram",
     "cuModuleLoadData",
     "cuModuleGetFunction",
+    "cudaDeviceGetAttribute",
+    "cuFuncSetAttribute",
 )
 
 

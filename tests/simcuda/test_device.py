@@ -515,14 +515,21 @@ def compile_kernel(device: Any, source: str) -> list[Any]:
     assert runtime.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(4)) == 0
     assert runtime.cudaMemset(memory, 0, ctypes.c_size_t(4)) == 0
 
-    def launch(function: ctypes.c_void_p, pointer: ctypes.c_void_p) -> int:
+    def launch(
+        function: ctypes.c_void_p, pointer: ctypes.c_void_p, threads: int = 1, shared: int = 0
+    ) -> int:
         step = ctypes.c_int(2)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(pointer), ctypes.addressof(step))
-        grid = (5, 1, 1, 1, 1, 1, 0)
+        grid = (5, 1, 1, threads, 1, 1, shared)
         return int(nvrtc.cuLaunchKernel(function, *grid, None, parameters, None))
 
     beyond = ctypes.c_void_p((memory.value or 0) + (1 << 21))
     results = [launch(kernel, memory), launch(kernel, beyond), launch(ctypes.c_void_p(8), memory)]
+    # Thread blocks have 48 KiB, unless a kernel is given more.
+    for value in (0, 65536, 1 << 20):
+        results.append(nvrtc.cuFuncSetAttribute(kernel, 8, value) if value else 0)
+        results += [launch(kernel, memory, 768, 49152), launch(kernel, memory, 768, 65536)]
+    results.append(launch(kernel, memory, 1025))
     assert runtime.cudaDeviceSynchronize() == 0
     count = int.from_bytes(device.read(memory.value, 4), "little")
     assert nvrtc.cuModuleUnload(module) == 0
@@ -546,8 +553,8 @@ extern "C" __global__ void count(int* number, int step) {
 @OLD
 def test_kernels_run_on_the_cpu() -> None:
     compiled, results, count, modules, launches, blocks = run_sim(compile_kernel, KERNEL)
-    assert (compiled, count, modules) == (0, 10, 0)
-    assert results == [0, 700, 719, 719]
+    assert (compiled, count, modules) == (0, 60, 0)
+    assert results == [0, 700, 719, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 719]
     assert launches == {"unknown kernel": 2}
     assert blocks == {"count": 5}
 

@@ -42,6 +42,7 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 inline constexpr unsigned cudaHostAllocPortable = 1;
 inline constexpr unsigned cudaHostAllocMapped = 2;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu_kernels.h"
+#include "properties.h"
 #include "state.h"
 
 using namespace simcuda;
@@ -23,6 +24,7 @@ struct Module {
 struct Modules {
   std::map<void*, std::unique_ptr<Module>> loaded;
   std::map<const void*, Module*> owners; // the module of each kernel
+  std::map<const void*, int> shared; // bytes that each kernel may have, if that was set
 };
 
 Modules& modules() {
@@ -102,8 +104,10 @@ SIMCUDA_API cudaError_t cuModuleUnload(void* module) {
   drain_device(device); // its kernels may still be running
   const Lock lock(state().mutex);
   const auto it = modules().loaded.find(module);
-  for (const auto& [name, kernel] : it->second->kernels)
+  for (const auto& [name, kernel] : it->second->kernels) {
     modules().owners.erase(&kernel);
+    modules().shared.erase(&kernel);
+  }
   modules().loaded.erase(it);
   return cudaSuccess;
 }
@@ -123,15 +127,27 @@ SIMCUDA_API cudaError_t cuModuleGetFunction(const void** function, void* module,
   return cudaSuccess;
 }
 
+SIMCUDA_API cudaError_t cuFuncSetAttribute(const void* function, int attribute, int value) {
+  SIMCUDA_ENTER_DRIVER("cuFuncSetAttribute");
+  constexpr int kMostShared = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  const Lock lock(state().mutex);
+  if (modules().owners.count(function) == 0)
+    return cudaErrorInvalidResourceHandle;
+  if (attribute != kMostShared || value < 0 || value > kSharedPerBlockOptIn)
+    return cudaErrorInvalidValue;
+  modules().shared[function] = value;
+  return cudaSuccess;
+}
+
 SIMCUDA_API cudaError_t cuLaunchKernel(
     const void* function,
     unsigned blocks,
     unsigned,
     unsigned,
+    unsigned threads,
     unsigned,
     unsigned,
-    unsigned,
-    unsigned,
+    unsigned shared,
     cudaStream_t handle,
     void** parameters,
     void**) {
@@ -148,6 +164,10 @@ SIMCUDA_API cudaError_t cuLaunchKernel(
       log("an unknown kernel launched");
       return cudaErrorLaunchFailure;
     }
+    const auto allowed = modules().shared.find(function);
+    const int most = allowed == modules().shared.end() ? kSharedPerBlock : allowed->second;
+    if (threads > unsigned{kThreadsPerBlock} || shared > static_cast<unsigned>(most))
+      return cudaErrorInvalidValue;
     stream = machine.stream(handle);
     if (stream == nullptr || stream->device != owner->second->device ||
         this_thread().device != stream->device)

@@ -64,6 +64,19 @@ struct Tally {
 };
 static_assert(sizeof(Tally) == 32, "as in kernels.h");
 
+static_assert(sizeof(Scratch) == 4096, "as in kernels.h");
+
+// Of this warp.
+LMS_INLINE Scratch& own_scratch() {
+#ifdef __CUDACC__
+  extern __shared__ Scratch scratches[];
+  return scratches[threadIdx.x / 32];
+#else
+  __shared__ Scratch scratch;
+  return scratch;
+#endif
+}
+
 // The place of a chunk in the buffer. A part may end in it, but no part is smaller than a chunk, so
 // it is in two parts at most.
 struct Place {
@@ -254,8 +267,7 @@ struct Packed {
 // Packs the groups from the first one on, one after every `warps`.
 template <typename To>
 LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps, const To& to) {
-  __shared__ Scratch scratches[kWarps];
-  Scratch& scratch = scratches[threadIdx.x / 32];
+  Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
   const u64 whole = source.size / kChunk;
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
@@ -347,13 +359,13 @@ LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps
   summary[0] = atomicExch(&tally->packed, u64(0));
 }
 
-extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
 lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
   if (only_if != nullptr && *only_if == 0) {
     return;
   }
-  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * kWarps;
+  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
   const u64 slots = slots_of(chunks);
   const Direct to{host, slots, tally == nullptr ? nullptr : &tally->lines};
@@ -370,11 +382,11 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
 lms_pack_piece(
     Bytes source, Parts host, Target heads, Target chunks, Piece piece, Tally* tally, u64* vectors) {
-  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * kWarps;
+  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const Staged to{host, heads, chunks, piece, vectors, &tally->lines};
   const Packed all = pack_groups(source, piece.first + warp, piece.end, warps, to);
   if (threadIdx.x % 32 == 0) {
@@ -404,16 +416,15 @@ LMS_INLINE void load_stored(Lanes<Vectors>& vectors, const Parts& host, const He
   load(vectors, place, used);
 }
 
-extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
 lms_unpack(Target target, Parts host, u64 beyond) {
   if (beyond != 0 && end_of(host) <= beyond) {
     return;
   }
-  __shared__ Scratch scratches[kWarps];
-  Scratch& scratch = scratches[threadIdx.x / 32];
+  Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
-  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * kWarps;
+  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const u64 whole = target.size / kChunk;
   const u64 chunks = (target.size + kChunk - 1) / kChunk;
   if (warp * kGroup >= chunks) {
@@ -460,13 +471,12 @@ lms_unpack(Target target, Parts host, u64 beyond) {
 }
 
 // From device memory, so nothing has to be read ahead.
-extern "C" __global__ void __launch_bounds__(LMS_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
 lms_unpack_window(Target target, Bytes all_heads, Window window) {
-  __shared__ Scratch scratches[kWarps];
-  Scratch& scratch = scratches[threadIdx.x / 32];
+  Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
-  const u64 warp = u64(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * kWarps;
+  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const u64 whole = target.size / kChunk;
   const u64 chunks = (target.size + kChunk - 1) / kChunk;
   for (u64 group = warp; group * kGroup < chunks; group += warps) {

@@ -15,7 +15,8 @@ namespace torch::cuda::lms::codec {
 std::string source(Kind kind);
 
 constexpr unsigned kThreads = 256; // per thread block
-constexpr unsigned kWarps = kThreads / 32;
+constexpr unsigned kMostThreads = 768; // the same; with more, registers would not suffice
+constexpr size_t kShared = 2 * kChunk; // bytes of shared memory, for each warp
 constexpr size_t kParts = 8; // maximum number of parts of a buffer
 
 // Device memory, aligned to 16 bytes. It is read.
@@ -81,11 +82,27 @@ constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts, uint64_t)
 // in device memory, too.
 constexpr const char* kUnpackWindow = "lms_unpack_window"; // (Target, Bytes, Window)
 
-// How many thread blocks to launch, at most `most`, for a block of this many bytes (more than 0).
-// A warp takes a group of chunks at a time, so more would have nothing to do.
-constexpr unsigned thread_blocks(size_t bytes, unsigned most) {
-  const size_t useful = (groups(bytes) + kWarps - 1) / kWarps;
-  return useful < most ? static_cast<unsigned>(useful) : most;
+// Thread blocks, and the threads of each, which are whole warps.
+struct Grid {
+  unsigned blocks;
+  unsigned threads = kThreads;
+
+  constexpr unsigned block_warps() const {
+    return threads / 32;
+  }
+  constexpr size_t warps() const {
+    return size_t(blocks) * block_warps();
+  }
+  constexpr size_t block_shared() const {
+    return block_warps() * kShared;
+  }
+};
+
+// What to launch, at most `most`, for a block of this many bytes (more than 0). A warp takes a
+// group of chunks at a time, so more would have nothing to do.
+constexpr Grid grid(size_t bytes, Grid most) {
+  const size_t useful = (groups(bytes) + most.block_warps() - 1) / most.block_warps();
+  return {useful < most.blocks ? static_cast<unsigned>(useful) : most.blocks, most.threads};
 }
 
 // The link needs no more, see kernels.cpp. The rest of the GPU computes meanwhile, more slowly the

@@ -25,7 +25,8 @@ constexpr u32 kVectors = 4; // of 16 bytes, per lane and chunk
 
 #ifdef __CUDACC__
 
-#define LMS_THREADS 256
+#define LMS_THREADS 768 // at most
+#define LMS_WARPS (blockDim.x / 32) // of a thread block
 #define LMS_READS(pointer, size)
 #define LMS_WRITES(pointer, size)
 #define LMS_DEVICE __device__ __forceinline__ // of a member
@@ -113,6 +114,7 @@ LMS_INLINE u32 lowest(u64 bits) {
 
 #else
 
+#define LMS_WARPS 1
 #ifndef LMS_READS
 #define LMS_READS(pointer, size)
 #endif
@@ -195,7 +197,6 @@ LMS_INLINE u32 lowest(u64 bits) {
 
 #endif
 
-constexpr u32 kWarps = (LMS_THREADS + 31) / 32;
 )cuda";
 
 } // namespace torch::cuda::lms::codec::text

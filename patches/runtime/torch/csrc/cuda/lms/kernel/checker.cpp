@@ -137,8 +137,7 @@ void Checker::hash(Slot slot, const void* data, size_t bytes, Pace pace, cudaStr
   }
   module_->launch(
       hash_,
-      blocks(bytes, pace),
-      checksum::kThreads,
+      {blocks(bytes, pace), checksum::kThreads},
       stream,
       checksum::Bytes{static_cast<const char*>(data), bytes},
       address(slot));
@@ -151,8 +150,7 @@ void Checker::check(Slot slot, const void* data, size_t bytes, cudaStream_t stre
   }
   module_->launch(
       check_,
-      blocks(bytes, Pace::InLine),
-      checksum::kThreads,
+      {blocks(bytes, Pace::InLine), checksum::kThreads},
       stream,
       checksum::Bytes{static_cast<const char*>(data), bytes},
       address(slot),
@@ -170,8 +168,7 @@ void Checker::arrived(Slot slot, const void* data, size_t bytes, cudaStream_t st
   }
   module_->launch(
       arrived_,
-      blocks(bytes, Pace::InLine),
-      checksum::kThreads,
+      {blocks(bytes, Pace::InLine), checksum::kThreads},
       stream,
       checksum::Bytes{static_cast<const char*>(data), bytes},
       address(slot),
@@ -191,8 +188,7 @@ void Checker::restore(
     if (parts.count > 0) {
       module_->launch(
           restore_,
-          at_most(kRestoreBlocks, bytes),
-          checksum::kThreads,
+          {at_most(kRestoreBlocks, bytes), checksum::kThreads},
           stream,
           source,
           static_cast<const checksum::Slot*>(address(slot)),

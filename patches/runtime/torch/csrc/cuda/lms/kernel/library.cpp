@@ -100,6 +100,7 @@ Library::Library() {
   LMS_REQUIRED(cuModuleLoadData);
   LMS_REQUIRED(cuModuleUnload);
   LMS_REQUIRED(cuModuleGetFunction);
+  LMS_REQUIRED(cuFuncSetAttribute);
   LMS_REQUIRED(cuLaunchKernel);
   LMS_REQUIRED(cuGetErrorString);
 #undef LMS_REQUIRED

@@ -41,6 +41,7 @@ struct Library {
   Result (*cuModuleLoadData)(Handle*, const void*);
   Result (*cuModuleUnload)(Handle);
   Result (*cuModuleGetFunction)(Handle*, Handle, const char*);
+  Result (*cuFuncSetAttribute)(Handle, int, int);
   Result (*cuLaunchKernel)(
       Handle function,
       unsigned grid_x,

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kOldest = 70; // compute capability 7.0, because the kernels use its atomics
 constexpr Library::Result kInvalidContext = 201; // an error code of the driver
+constexpr int kMostShared = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 int capability() {
   const int device = c10::cuda::current_device();
@@ -197,15 +198,20 @@ Module::Kernel Module::kernel(const char* name) const {
   return found;
 }
 
-void Module::start(
-    Kernel kernel,
-    unsigned blocks,
-    unsigned threads,
-    cudaStream_t stream,
-    void** parameters) const {
+void Module::share(Kernel kernel) const {
+  int bytes = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(
+      &bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, c10::cuda::current_device()));
+  library_.check_driver(
+      library_.cuFuncSetAttribute(kernel, kMostShared, bytes), "cuFuncSetAttribute");
+}
+
+void Module::start(Kernel kernel, const Shape& shape, cudaStream_t stream, void** parameters)
+    const {
+  const auto shared = static_cast<unsigned>(shape.shared);
   const auto attempt = [&] {
     return library_.cuLaunchKernel(
-        kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+        kernel, shape.blocks, 1, 1, shape.threads, 1, 1, shared, stream, parameters, nullptr);
   };
   Library::Result result = attempt();
   if (result == kInvalidContext) {

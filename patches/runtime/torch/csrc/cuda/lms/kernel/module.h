@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <string>
 
 namespace torch::cuda::lms {
@@ -30,27 +31,28 @@ class Module {
   // Throws c10::Error if there is no such kernel.
   Kernel kernel(const char* name) const;
 
+  // Lets launches of the kernel have as much shared memory as thread blocks may have on this
+  // device, instead of 48 KiB. Throws c10::Error if that fails.
+  void share(Kernel kernel) const;
+
+  // How many thread blocks, the threads of each, and its bytes of shared memory.
+  struct Shape {
+    unsigned blocks;
+    unsigned threads;
+    size_t shared = 0;
+  };
   // The arguments must have exactly the types of the kernel's parameters. Throws c10::Error if the
   // launch fails.
   template <typename... Arguments>
-  void launch(
-      Kernel kernel,
-      unsigned blocks,
-      unsigned threads,
-      cudaStream_t stream,
-      Arguments... arguments) const {
+  void launch(Kernel kernel, const Shape& shape, cudaStream_t stream, Arguments... arguments)
+      const {
     void* parameters[] = {&arguments...};
-    start(kernel, blocks, threads, stream, parameters);
+    start(kernel, shape, stream, parameters);
   }
 
  private:
   void load(const KernelSource& source);
-  void start(
-      Kernel kernel,
-      unsigned blocks,
-      unsigned threads,
-      cudaStream_t stream,
-      void** parameters) const;
+  void start(Kernel kernel, const Shape& shape, cudaStream_t stream, void** parameters) const;
 
   const Library library_;
   Library::Handle module_ = nullptr;

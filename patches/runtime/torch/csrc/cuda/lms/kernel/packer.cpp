@@ -44,6 +44,11 @@ codec::Summary& summary_of(const HostBuffer& buffer) {
   return *reinterpret_cast<codec::Summary*>(buffer.parts().front().data);
 }
 
+Module::Shape shape(size_t bytes, codec::Grid most) {
+  const codec::Grid grid = codec::grid(bytes, most);
+  return {grid.blocks, grid.threads, grid.block_shared()};
+}
+
 // Words of many shapes: zeros, all bits, few exponents, small numbers.
 void fill(uint64_t* data, size_t words) {
   constexpr uint64_t kMasks[] = {
@@ -103,6 +108,10 @@ void Packer::load(codec::Kind kind) {
   of(kind).pack_piece = module->kernel(codec::kPackPiece);
   of(kind).unpack = module->kernel(codec::kUnpack);
   of(kind).unpack_window = module->kernel(codec::kUnpackWindow);
+  for (const Module::Kernel kernel :
+       {of(kind).pack, of(kind).pack_piece, of(kind).unpack, of(kind).unpack_window}) {
+    module->share(kernel);
+  }
   of(kind).module = std::move(module);
   try_out(kind);
 }
@@ -124,8 +133,8 @@ void Packer::try_out(codec::Kind kind) {
   buffer.add(sample + kRoom, kRoom);
   {
     const OwnStream stream;
-    launch_pack(kind, sample, kBytes, buffer, tally(1), nullptr, 2, stream);
-    unpack(kind, result, kBytes, buffer, 2, stream);
+    launch_pack(kind, sample, kBytes, buffer, tally(1), nullptr, {2}, stream);
+    unpack(kind, result, kBytes, buffer, {2}, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
   TORCH_CHECK(
@@ -161,10 +170,10 @@ void Packer::pack(
     const void* data,
     size_t bytes,
     const HostBuffer& buffer,
-    unsigned blocks,
+    codec::Grid most,
     cudaStream_t stream) {
   (void)available(kind); // the first call makes the tally
-  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, blocks, stream);
+  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, most, stream);
 }
 
 size_t Packer::pack(
@@ -173,7 +182,7 @@ size_t Packer::pack(
     size_t bytes,
     const HostBuffer& buffer,
     double share,
-    unsigned blocks,
+    codec::Grid most,
     cudaStream_t kernels,
     Relay& copies,
     Staging& staging) {
@@ -186,11 +195,16 @@ size_t Packer::pack(
   __atomic_store_n(&summary_of(buffer).written, 0, __ATOMIC_RELEASE);
   try {
     return staging.send(
-        bytes, buffer, share, blocks, kernels, copies, [&](const Staging::Outbound& to) {
+        bytes,
+        buffer,
+        share,
+        codec::grid(bytes, most).warps(),
+        kernels,
+        copies,
+        [&](const Staging::Outbound& to) {
           own.module->launch(
               own.pack_piece,
-              codec::thread_blocks(bytes, blocks),
-              codec::kThreads,
+              shape(bytes, most),
               kernels,
               codec::Bytes{static_cast<const char*>(data), bytes},
               parts_of(buffer, needed),
@@ -213,9 +227,9 @@ void Packer::repack(
     size_t bytes,
     const HostBuffer& buffer,
     const uint32_t* differs,
-    unsigned blocks,
+    codec::Grid most,
     cudaStream_t stream) {
-  launch_pack(kind, data, bytes, buffer, nullptr, differs, blocks, stream);
+  launch_pack(kind, data, bytes, buffer, nullptr, differs, most, stream);
 }
 
 void Packer::launch_pack(
@@ -225,7 +239,7 @@ void Packer::launch_pack(
     const HostBuffer& buffer,
     codec::Tally* tally,
     const uint32_t* only_if,
-    unsigned blocks,
+    codec::Grid most,
     cudaStream_t stream) {
   const Kernels& kernels = required(kind, fits(data, bytes, buffer));
   if (bytes == 0) {
@@ -237,8 +251,7 @@ void Packer::launch_pack(
   }
   kernels.module->launch(
       kernels.pack,
-      codec::thread_blocks(bytes, blocks),
-      codec::kThreads,
+      shape(bytes, most),
       stream,
       codec::Bytes{static_cast<const char*>(data), bytes},
       parts_of(buffer, codec::buffer_bytes(bytes)),
@@ -251,9 +264,9 @@ void Packer::unpack(
     void* data,
     size_t bytes,
     const HostBuffer& buffer,
-    unsigned blocks,
+    codec::Grid most,
     cudaStream_t stream) {
-  launch_unpack(kind, data, bytes, buffer, 0, blocks, stream);
+  launch_unpack(kind, data, bytes, buffer, 0, most, stream);
 }
 
 void Packer::launch_unpack(
@@ -262,7 +275,7 @@ void Packer::launch_unpack(
     size_t bytes,
     const HostBuffer& buffer,
     size_t beyond,
-    unsigned blocks,
+    codec::Grid most,
     cudaStream_t stream) {
   const Kernels& kernels = required(kind, holds(data, bytes, buffer));
   if (bytes == 0) {
@@ -270,8 +283,7 @@ void Packer::launch_unpack(
   }
   kernels.module->launch(
       kernels.unpack,
-      codec::thread_blocks(bytes, blocks),
-      codec::kThreads,
+      shape(bytes, most),
       stream,
       codec::Target{static_cast<char*>(data), bytes},
       parts_of(buffer, buffer.size()),
@@ -284,7 +296,7 @@ void Packer::unpack(
     size_t bytes,
     const HostBuffer& buffer,
     size_t pieces,
-    unsigned blocks,
+    codec::Grid most,
     Relay& copies,
     cudaStream_t kernels,
     Staging& staging) {
@@ -295,8 +307,7 @@ void Packer::unpack(
   const auto launch = [&](codec::Bytes heads, codec::Window window) {
     own.module->launch(
         own.unpack_window,
-        codec::thread_blocks(bytes, blocks),
-        codec::kThreads,
+        shape(bytes, most),
         kernels,
         codec::Target{static_cast<char*>(data), bytes},
         heads,
@@ -305,7 +316,7 @@ void Packer::unpack(
   staging.bring(bytes, buffer, pieces != 0 ? pieces : end(buffer), copies, kernels, launch);
   if (pieces != 0) {
     // It is not known yet whether something had no room in the pieces, or was packed again since.
-    launch_unpack(kind, data, bytes, buffer, pieces, blocks, kernels);
+    launch_unpack(kind, data, bytes, buffer, pieces, most, kernels);
   }
 }
 

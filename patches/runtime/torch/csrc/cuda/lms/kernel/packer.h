@@ -55,7 +55,7 @@ class Packer {
   // Whether they can unpack what they packed into a buffer, which may have been cut off since.
   static bool holds(const void* data, size_t bytes, const HostBuffer& buffer);
 
-  // Packs a block into the buffer, with at most `blocks` thread blocks. What is packed one after
+  // Packs a block into the buffer, with at most these thread blocks. What is packed one after
   // the other has to be on the same stream, or on streams that wait for each other. Throws
   // c10::Error if the kind is not available, if the block does not fit, or if the launch fails.
   void pack(
@@ -63,7 +63,7 @@ class Packer {
       const void* data,
       size_t bytes,
       const HostBuffer& buffer,
-      unsigned blocks,
+      codec::Grid most,
       cudaStream_t stream);
 
   // The same by way of device memory. The buffer needs staging.buffer_bytes(bytes). `share` is what
@@ -75,7 +75,7 @@ class Packer {
       size_t bytes,
       const HostBuffer& buffer,
       double share,
-      unsigned blocks,
+      codec::Grid most,
       cudaStream_t kernels,
       Relay& copies,
       Staging& staging);
@@ -89,17 +89,16 @@ class Packer {
       size_t bytes,
       const HostBuffer& buffer,
       const uint32_t* differs,
-      unsigned blocks,
+      codec::Grid most,
       cudaStream_t stream);
 
-  // The reverse. `bytes` and `kind` have to be those of pack(); the number of thread blocks may be
-  // another one.
+  // The reverse. `bytes` and `kind` have to be those of pack(); the thread blocks may be others.
   void unpack(
       codec::Kind kind,
       void* data,
       size_t bytes,
       const HostBuffer& buffer,
-      unsigned blocks,
+      codec::Grid most,
       cudaStream_t stream);
 
   // The same by way of device memory. If what packed the block may not have finished yet, `pieces`
@@ -110,7 +109,7 @@ class Packer {
       size_t bytes,
       const HostBuffer& buffer,
       size_t pieces,
-      unsigned blocks,
+      codec::Grid most,
       Relay& copies,
       cudaStream_t kernels,
       Staging& staging);
@@ -146,7 +145,7 @@ class Packer {
       const HostBuffer& buffer,
       codec::Tally* tally,
       const uint32_t* only_if,
-      unsigned blocks,
+      codec::Grid most,
       cudaStream_t stream);
   // Does nothing if `beyond` is not 0, and nothing is behind so many bytes of the buffer by then.
   void launch_unpack(
@@ -155,7 +154,7 @@ class Packer {
       size_t bytes,
       const HostBuffer& buffer,
       size_t beyond,
-      unsigned blocks,
+      codec::Grid most,
       cudaStream_t stream);
   const Kernels& required(codec::Kind kind, bool suited) const;
   codec::Tally* tally(size_t index) const {

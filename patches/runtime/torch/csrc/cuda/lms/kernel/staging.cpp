@@ -72,7 +72,7 @@ size_t Staging::send(
     size_t bytes,
     const HostBuffer& buffer,
     double share,
-    unsigned blocks,
+    size_t warps,
     cudaStream_t kernels,
     Relay& copies,
     const Pack& work) {
@@ -82,7 +82,6 @@ size_t Staging::send(
   };
   const size_t groups = codec::groups(bytes);
   // Whole rounds of all warps, if possible.
-  const size_t warps = codec::thread_blocks(bytes, blocks) * codec::kWarps;
   size_t each = std::max<size_t>(1, piece_ / std::max(room(kGroupBytes), codec::kChunk));
   each -= each > warps ? each % warps : 0;
   const size_t each_bytes = std::min(each, groups) * kGroupBytes;

@@ -36,7 +36,7 @@ class Staging {
   // stream of kernels. Copies take turns. Throw c10::Error; some pieces may be on their way then.
 
   // To the buffer, which is large enough. `share` is what will probably be left of a byte, and
-  // `blocks` the number of thread blocks. Ends on the stream of copies. Returns where the pieces
+  // `warps` how many each launch has. Ends on the stream of copies. Returns where the pieces
   // end in the buffer; behind that are chunks for which they had no room.
   struct Outbound {
     codec::Target heads;
@@ -49,7 +49,7 @@ class Staging {
       size_t bytes,
       const HostBuffer& buffer,
       double share,
-      unsigned blocks,
+      size_t warps,
       cudaStream_t kernels,
       Relay& copies,
       const Pack& work);

@@ -83,19 +83,19 @@ double Packing::most_left() const {
   return hurry_ && out_ && in_ ? kMostLeft : kMostLeftDirect;
 }
 
-unsigned Packing::thread_blocks(const Known* known) const {
+codec::Grid Packing::grid(const Known* known) const {
   const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
   const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
   const unsigned most = hurry_ ? codec::kMostBlocks : kMostFewBlocks;
   const auto wanted = left > 0 ? static_cast<unsigned>(all / left) : most;
-  return std::min(std::max(wanted, least), most);
+  return {std::min(std::max(wanted, least), most)};
 }
 
 cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const HostCopy& host = block.host;
   const Known* const known = this->known(block);
-  const unsigned blocks = thread_blocks(known);
+  const codec::Grid most = grid(known);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
   const double left = known && shrinks(*known) ? static_cast<double>(known->left) : 0;
   block.host.unseen = Like{block.size, block.origin.writer, host.packed, block.slot};
@@ -103,10 +103,10 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const void* const data = block.memory.get();
   if (hurry_ && out_ && left > 0 && Packer::fits(data, block.size, host.buffer, *out_)) {
     block.host.pieces = packer_.pack(
-        host.packed, data, block.size, host.buffer, left, blocks, kernels, copies, *out_);
+        host.packed, data, block.size, host.buffer, left, most, kernels, copies, *out_);
     return copies.stream();
   }
-  packer_.pack(host.packed, data, block.size, host.buffer, blocks, kernels);
+  packer_.pack(host.packed, data, block.size, host.buffer, most, kernels);
   return kernels;
 }
 
@@ -117,24 +117,24 @@ void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t s
       block.size,
       block.host.buffer,
       differs,
-      codec::kMostBlocks,
+      {codec::kMostBlocks},
       stream);
 }
 
 cudaStream_t
 Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels) {
   const HostCopy& host = block.host;
-  const unsigned blocks = thread_blocks(known(block));
+  const codec::Grid most = grid(known(block));
   // The host is ahead of the device: what packs the block may not even have begun.
   const bool packed = !host.touched || host.touched->done();
   if (hurry_ && in_ && (packed || host.pieces != 0) && in_->takes(block.size)) {
     const size_t pieces = packed ? 0 : host.pieces;
     packer_.unpack(
-        host.packed, memory, block.size, host.buffer, pieces, blocks, copies, kernels, *in_);
+        host.packed, memory, block.size, host.buffer, pieces, most, copies, kernels, *in_);
   } else {
     waits_.record(copies.stream());
     waits_.block(kernels);
-    packer_.unpack(host.packed, memory, block.size, host.buffer, blocks, kernels);
+    packer_.unpack(host.packed, memory, block.size, host.buffer, most, kernels);
   }
   return kernels;
 }
@@ -143,7 +143,7 @@ bool Packing::holds(const Block& block, const char* bytes) {
   const PinnedMemory memory = pinned(block.size);
   const OwnStream stream;
   packer_.unpack(
-      block.host.packed, memory.get(), block.size, block.host.buffer, kMostFewBlocks, stream);
+      block.host.packed, memory.get(), block.size, block.host.buffer, {kMostFewBlocks}, stream);
   C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   return std::memcmp(memory.get(), bytes, block.size) == 0;
 }

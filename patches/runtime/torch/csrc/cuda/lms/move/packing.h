@@ -135,7 +135,7 @@ class Packing {
     return known(like(block).of(block.slot));
   }
   bool worth(const Block& block) const;
-  unsigned thread_blocks(const Known* known) const;
+  codec::Grid grid(const Known* known) const;
 
   const Settings& settings_;
   Packer packer_;
