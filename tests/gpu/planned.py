@@ -8,7 +8,8 @@ end. Each workload is a process of its own. Exits 1 if losses with LMS differ fr
 
 After all workloads, peers train without LMS on a GPU of the limit's size, for a few iterations,
 each in a process of its own, too: when cuDNN gets no memory, it takes another algorithm, and keeps
-to it for the rest of the process. TRL's offloading needs trl. Offloading by compiled code keeps
+to it for the rest of the process. A peer that leaves a fifth of a limit unused is not measured
+with more memory. TRL's offloading needs trl. Offloading by compiled code keeps
 nothing deterministic, see compiled.py.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
@@ -254,7 +255,7 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
     least = found["bounds"].get(row.get("limit"), 0) * 1e3
     return {
         "limit GB": f"{row['limit'] / GB:.2f}" if "limit" in row else "none",
-        "mode": row.get("mode", "in memory"),
+        "mode": mode_of(row),
         "ms": f"{time:.1f}",
         "mean": f"{statistics.mean(row['milliseconds'][-kept:]):.1f}",
         "host ms": f"{statistics.median(row['host_milliseconds'][-kept:]):.1f}",
@@ -271,6 +272,13 @@ def cells(found: dict[str, Any], row: dict[str, Any], kept: int) -> dict[str, st
         "repeated requests": f"{min(repeated)} to {max(repeated)}",
         "losses": losses(row["losses"], reference["losses"]),
     }
+
+
+def mode_of(row: dict[str, Any]) -> str:
+    mode = str(row.get("mode", "in memory"))
+    if "measured_limit" in row:
+        mode += f", as with {row['measured_limit'] / GB:.2f} GB"
+    return mode
 
 
 def losses(found: list[str], expected: list[str]) -> str:
@@ -302,15 +310,24 @@ def tables_of(results: dict[str, Any], kept: int) -> dict[str, list[dict[str, st
 def add_peer(
     server: processes.Server, name: str, found: dict[str, Any], mode: str, most_offloaded: float
 ) -> None:
-    """A row for each limit of the workload; none if it keeps nothing for a backward pass."""
+    """A row for each limit of the workload; none if it keeps nothing for a backward pass.
+
+    From the smallest limit on, until a peer has a fifth of the limit to spare: with more memory it
+    would do the same.
+    """
     if not WORKLOADS[name].optimizer:
         return
     too_large = found["memory"]["peak_allocated_bytes"] > most_offloaded * GB
-    for limit in found["bounds"]:
+    spare: dict[str, Any] = {}
+    for limit in sorted(found["bounds"]):
         if mode in OFFLOADERS and too_large:
             result = {"error": "not run: --most-offloaded"}
+        elif spare:
+            result = spare
         else:
             result = server.run(measure_peer, name, mode, limit) or {"error": "failed"}
+            if result.get("peak_reserved_bytes", limit) < 0.8 * limit:
+                spare = {**result, "measured_limit": limit}
         found["rows"].append({**result, "limit": limit, "mode": mode})
         times = result.get("milliseconds") or [result["error"]]
         print(name, limit, mode, *times, file=sys.stderr, flush=True)

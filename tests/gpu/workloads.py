@@ -219,6 +219,7 @@ WORKLOADS = {
         build=partial(resnet, 50, 64, 912),
         optimizer=_sgd,
         limits=(1 / 3,),
+        iterations=36,
     ),
     "images_7x": Workload(
         title="ResNet-50, batch 64, 1392x1392, channels-last, SGD with momentum",
@@ -246,6 +247,7 @@ WORKLOADS = {
         build=partial(unet3d, 320),
         optimizer=_sgd,
         limits=(0.48,),  # 16 GB
+        iterations=36,
         seconds=0.7765,
     ),
 }
