@@ -78,6 +78,7 @@ PARTS = {
     ),
     "link": Part(command=("tests/gpu/link.py", "--out", "{out}"), seconds=180, alone=True),
     "codec": Part(command=("tests/gpu/codec.py", "--out", "{out}"), seconds=300, alone=True),
+    "beside": Part(command=("tests/gpu/beside.py", "--out", "{out}"), seconds=300, alone=True),
     "planned": Part(
         command=("tests/gpu/planned.py", "--out", "{out}", "--modes", "planned"),
         seconds=720,

@@ -10,7 +10,6 @@ compiled by the NVRTC that torch brings. Prints, for each kind of data,
 - out, in: GB/s of data (not of packed bytes) from device memory to a pinned host buffer and back,
   beside a plain copy of the same data by the copy engine; then in both directions at the same
   time, as while a model is trained, and the same by way of device memory
-- for dense bf16, how much longer matrix products take while it is packed on another stream
 
 and leaves codec.json in DIR. Fails when a bit is another one after unpacking.
 
@@ -194,33 +193,6 @@ class Case:
         return event
 
 
-def beside(case: Case, blocks: int, width: int) -> dict[str, float]:
-    """Matrix products on one stream, packing on another one."""
-    import torch
-
-    x = torch.randn(width, width, device="cuda", dtype=torch.bfloat16)
-    other = torch.cuda.Stream()
-
-    def products() -> None:
-        for _ in range(8):
-            torch.mm(x, x)
-
-    alone = seconds(products, REPEATS)
-    # As many as take longer than the products, so that these never run alone.
-    packs = 1 + int(2 * alone / seconds(lambda: case.pack(blocks), REPEATS))
-
-    def both() -> None:
-        other.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(other):
-            for _ in range(packs):
-                case.pack(blocks)
-        products()
-
-    together = seconds(both, REPEATS)
-    torch.cuda.synchronize()
-    return {"longer": together / alone - 1, "packs": packs}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path)
@@ -228,7 +200,6 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, nargs="+", default=BLOCKS)
     parser.add_argument("--threads", type=int, default=256, help="of each block (256)")
     parser.add_argument("--kinds", nargs="+", help="words in the names of kinds")
-    parser.add_argument("--width", type=int, default=8192, help="of the matrices (8192)")
     arguments = parser.parse_args()
     preload()
     import torch
@@ -266,10 +237,6 @@ def main() -> None:
                     f"{cell['out']:5.1f}/{cell['in']:5.1f}" for cell in both["staged"].values()
                 )
                 print(f"  by way of device memory                {cells}", flush=True)
-                if name == "bf16 dense":
-                    row["beside"] = {n: beside(case, n, arguments.width) for n in blocks}
-                    for n, found in row["beside"].items():
-                        print(f"  {n} blocks beside products: {found['longer']:+.1%}", flush=True)
                 del case, back
                 torch.cuda.empty_cache()
     if arguments.out:

@@ -140,8 +140,8 @@ int packer_unpack(
 // Staging with streams, for one direction.
 struct Direction {
   Staging staging;
-  Relay copies{0};
-  OwnStream kernels;
+  Relay copies{OwnStream::highest()};
+  OwnStream kernels{OwnStream::highest()};
   Event event;
 
   // The stream that was given waits for the direction's other streams.
