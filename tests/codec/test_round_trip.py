@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import reference
 from packing import BYTES_OF, CHUNK, FLOATS, GROUP, KINDS, Codec, Host, Kind
-from patterns import hard, normal, relu, words
+from patterns import MANTISSA, hard, normal, relu, words
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name.lower())
 
@@ -50,6 +50,17 @@ def test_every_pattern(codec: Codec, kind: Kind) -> None:
         one = np.zeros(CHUNK // BYTES_OF[kind], words(kind))
         one[int(value) % one.size] = value
         check(codec, kind, one, f"one {value:#x}")
+
+
+@pytest.mark.parametrize("kind", FLOATS, ids=lambda kind: kind.name.lower())
+def test_one_value_is_larger_than_all_others(codec: Codec, kind: Kind) -> None:
+    """All the others need the same number of bits, so each lane counts as many as it can."""
+    bits = 8 * BYTES_OF[kind]
+    highest = ((1 << (bits - 1)) - 1) >> MANTISSA[kind] << MANTISSA[kind]  # an infinity
+    for code in range(1, highest >> MANTISSA[kind]):
+        values = np.full(CHUNK // BYTES_OF[kind], code << MANTISSA[kind], words(kind))
+        values[7] = highest
+        check(codec, kind, values, f"code {code}")
 
 
 @each_kind

@@ -2,6 +2,7 @@
 // number, and packer_error() returns the reason.
 #include <torch/csrc/cuda/lms/codec/chunk.cpp>
 #include <torch/csrc/cuda/lms/codec/fields.cpp>
+#include <torch/csrc/cuda/lms/codec/floats.cpp>
 #include <torch/csrc/cuda/lms/codec/format.cpp>
 #include <torch/csrc/cuda/lms/codec/kernels.cpp>
 #include <torch/csrc/cuda/lms/codec/kind.cpp>

@@ -12,25 +12,29 @@ LMS_INLINE Word* words_of(Scratch& scratch) {
 // a whole, so it is filled.
 LMS_INLINE void squeeze(Scratch& scratch, Word filler) {
   Word* const words = words_of(scratch);
-  u32* const bitmap = reinterpret_cast<u32*>(scratch.packed);
+  u8* const bitmap = reinterpret_cast<u8*>(scratch.packed);
   u32 done = 0;
-  for (u32 first = 0; first < kWords; first += 32) {
-    Lanes<Word> word;
-    Lanes<bool> kept;
+  for (u32 first = 0; first < kWords / 8; first += 32) {
+    Lanes<Octet> octet;
+    Lanes<u32> kept;
+    Lanes<u32> count;
     each_lane([&](u32 lane) {
-      word[lane] = words[first + lane];
-      kept[lane] = word[lane] != 0;
+      octet[lane] = scratch.data[first + lane];
+      kept[lane] = not_zero(octet[lane]);
+      count[lane] = ones(kept[lane]);
     });
-    const u32 mask = ballot(kept);
+    Lanes<u32> before = sum_before(count);
     each_lane([&](u32 lane) {
-      if (kept[lane]) {
-        words[done + ones(mask & ((1u << lane) - 1))] = word[lane];
+      u32 to = done + before[lane];
+      LMS_UNROLL
+      for (u32 i = 0; i < 8; ++i) {
+        if ((kept[lane] >> i & 1) != 0) {
+          words[to++] = octet[lane].words[i];
+        }
       }
-      if (lane == 0) {
-        bitmap[first / 32] = mask;
-      }
+      bitmap[first + lane] = u8(kept[lane]);
     });
-    done += ones(mask);
+    done += sum(count);
   }
   each_lane([&](u32 lane) {
     if (done + lane < (done + 7) / 8 * 8) {
@@ -42,18 +46,29 @@ LMS_INLINE void squeeze(Scratch& scratch, Word filler) {
 // The reverse, from the last value to the first one, so that no value is overwritten before it is
 // moved.
 LMS_INLINE void spread(Scratch& scratch, u32 count) {
-  Word* const words = words_of(scratch);
-  const u32* const bitmap = reinterpret_cast<const u32*>(scratch.packed);
+  const Word* const words = words_of(scratch);
+  const u8* const bitmap = reinterpret_cast<const u8*>(scratch.packed);
   u32 left = count;
-  for (u32 first = kWords; first > 0; first -= 32) {
-    const u32 mask = bitmap[first / 32 - 1];
-    left -= ones(mask);
-    Lanes<Word> word;
+  for (u32 end = kWords / 8; end > 0; end -= 32) {
+    Lanes<u32> kept;
+    Lanes<u32> kept_count;
     each_lane([&](u32 lane) {
-      const u32 rank = left + ones(mask & ((1u << lane) - 1));
-      word[lane] = (mask >> lane & 1) != 0 ? words[rank % kWords] : Word(0);
+      kept[lane] = bitmap[end - 32 + lane];
+      kept_count[lane] = ones(kept[lane]);
     });
-    each_lane([&](u32 lane) { words[first - 32 + lane] = word[lane]; });
+    Lanes<u32> before = sum_before(kept_count);
+    left -= sum(kept_count);
+    Lanes<Octet> octet;
+    each_lane([&](u32 lane) {
+      u32 at = left + before[lane];
+      LMS_UNROLL
+      for (u32 i = 0; i < 8; ++i) {
+        const bool is = (kept[lane] >> i & 1) != 0;
+        octet[lane].words[i] = is ? words[at % kWords] : Word(0);
+        at += is;
+      }
+    });
+    each_lane([&](u32 lane) { scratch.data[end - 32 + lane] = octet[lane]; });
   }
 }
 
@@ -61,52 +76,78 @@ LMS_INLINE void spread(Scratch& scratch, u32 count) {
 // `base`, so that the largest code has the largest offset. Small values that are out of range are
 // odd: their codes are stored beside, with their indices.
 LMS_INLINE Head plan_floats(Scratch& scratch) {
+  constexpr u32 kOctets = kWords / 8 / 32; // of each lane
+  struct Codes {
+    Eight octets[kOctets];
+  };
+  Lanes<Codes> codes;
   Lanes<u32> lane_count;
   Lanes<u32> lane_least; // of the codes' complements
   each_lane([&](u32 lane) {
     u32 count = 0;
-    u32 high = 0;
-    for (u32 octet = lane; octet < kWords / 8; octet += 32) {
-      const Octet from = scratch.data[octet];
+    u32 largest = 0;
+    LMS_UNROLL
+    for (u32 k = 0; k < kOctets; ++k) {
+      const Octet from = scratch.data[k * 32 + lane];
+      const Eight found = codes_of(from);
       LMS_UNROLL
-      for (u32 i = 0; i < 8; ++i) {
-        const Word word = from.words[i];
-        const u32 code = u32(Format::code(word));
-        count += word != 0;
-        high = code > high ? code : high; // that of zero is 0, the smallest one
+      for (u32 i = 0; i < 2 * sizeof(Word); ++i) {
+        count += values_in(from.part(i));
       }
+      LMS_UNROLL
+      for (u32 i = 0; i < 2; ++i) {
+        largest = larger_halves(largest, found.half[i] & 0x00ff00ff);
+        largest = larger_halves(largest, found.half[i] >> 8 & 0x00ff00ff);
+      }
+      codes[lane].octets[k] = found;
     }
-    lane_count[lane] = count;
-    lane_least[lane] = ~high;
+    largest = largest >> 16 > (largest & 0xffff) ? largest >> 16 : largest & 0xffff;
+    lane_count[lane] = counted(count);
+    lane_least[lane] = ~largest;
   });
   const u32 count = sum(lane_count);
-  const u32 high = ~least(lane_least);
+  const u32 high = ~least(lane_least); // the code of zero is 0, the smallest one
 
-  // How many values have an offset from the largest code of how many bits, in a byte of each lane
-  // (1 to 8 bits; the others are not odd in any case).
-  Lanes<u32> lane_lengths[4];
+  // How many values, zeros among them, have an offset from the largest code that needs more than
+  // `width` bits: in the low half of beyond[width % 4] for widths up to 3, in the high half for 4
+  // to 7.
+  Lanes<u32> lane_beyond[4];
   each_lane([&](u32 lane) {
-    u64 lengths = 0;
-    for (u32 octet = lane; octet < kWords / 8; octet += 32) {
-      const Octet from = scratch.data[octet];
+    u32 found[8] = {};
+    constexpr u32 kRound = 4; // octets: a count of more than 15 would not fit into four bits
+    LMS_UNROLL
+    for (u32 first = 0; first < kOctets; first += kRound) {
+      u32 counts[4] = {}; // in each four bits: of a byte's bit i, and of its bit i + 4
       LMS_UNROLL
-      for (u32 i = 0; i < 8; ++i) {
-        const Word word = from.words[i];
-        const u32 bits = length(u32(high - Format::code(word)));
-        lengths += word != 0 && bits != 0 ? u64(1) << (8 * bits - 8) : 0;
+      for (u32 k = first; k < first + kRound && k < kOctets; ++k) {
+        LMS_UNROLL
+        for (u32 half = 0; half < 2; ++half) {
+          // Bit i of a byte is set if the offset has any bit from i on.
+          u32 bits = high * kBytes - codes[lane].octets[k].half[half];
+          bits |= bits >> 1 & 0x7f * kBytes;
+          bits |= bits >> 2 & 0x3f * kBytes;
+          bits |= bits >> 4 & 0x0f * kBytes;
+          LMS_UNROLL
+          for (u32 i = 0; i < 4; ++i) {
+            counts[i] += bits >> i & 0x11111111;
+          }
+        }
+      }
+      LMS_UNROLL
+      for (u32 i = 0; i < 4; ++i) {
+        found[i] += sum_of_bytes(counts[i] & 0x0f * kBytes);
+        found[i + 4] += sum_of_bytes(counts[i] >> 4 & 0x0f * kBytes);
       }
     }
-    const u64 even = lengths & 0x00ff00ff00ff00ffull;
-    const u64 uneven = lengths >> 8 & 0x00ff00ff00ff00ffull;
-    lane_lengths[0][lane] = u32(even);
-    lane_lengths[1][lane] = u32(even >> 32);
-    lane_lengths[2][lane] = u32(uneven);
-    lane_lengths[3][lane] = u32(uneven >> 32);
+    LMS_UNROLL
+    for (u32 i = 0; i < 4; ++i) {
+      lane_beyond[i][lane] = found[i] | found[i + 4] << 16;
+    }
   });
-  u32 lengths[4];
+  u32 beyond[4];
   LMS_UNROLL
   for (u32 i = 0; i < 4; ++i) {
-    lengths[i] = sum(lane_lengths[i]);
+    beyond[i] = sum(lane_beyond[i]);
   }
 
   // Each lane looks at one of the choices.
@@ -114,14 +155,12 @@ LMS_INLINE Head plan_floats(Scratch& scratch) {
   each_lane([&](u32 lane) {
     const u32 width = lane % 16;
     const bool sparse = lane >= 16;
-    u32 odd = 0;
-    LMS_UNROLL
-    for (u32 bits = 1; bits <= 8; ++bits) {
-      const u32 pair = lengths[(bits + 1) % 2 * 2 + (bits - 1) / 4];
-      odd += bits > width ? pair >> ((bits - 1) / 2 % 2 * 16) & 0xffff : 0;
-    }
-    if (!sparse && length(high) > width) {
-      odd += kWords - count; // zeros
+    const u32 uneven = width % 2 != 0 ? beyond[1] : beyond[0];
+    const u32 others = width % 2 != 0 ? beyond[3] : beyond[2];
+    const u32 pair = width % 4 < 2 ? uneven : others;
+    u32 odd = width < 8 ? pair >> (width / 4 * 16) & 0xffff : 0;
+    if (sparse && length(high) > width) {
+      odd -= kWords - count; // zeros
     }
     const u32 values = sparse ? count : kWords;
     const u32 bitmap = sparse ? kWords / 8 : 0;
@@ -200,7 +239,11 @@ LMS_INLINE void pack_chunk(Scratch& scratch, const Head& head, Field base) {
       }
     });
   }
-  write_fields(scratch, body, base);
+  if (Format::kFloat) {
+    write_floats(scratch, body, u32(base));
+  } else {
+    write_integers(scratch, body, base);
+  }
 }
 
 // The reverse, if the chunk is packed.
@@ -215,7 +258,11 @@ LMS_INLINE void unpack_chunk(Scratch& scratch, const Head& head) {
     return;
   }
   const Field base = body.base != 0 ? Field(scratch.packed[0].x) : Field(head.base);
-  read_fields(scratch, body, base);
+  if (Format::kFloat) {
+    read_floats(scratch, body, u32(base));
+  } else {
+    read_integers(scratch, body, base);
+  }
   if (body.bitmap != 0) {
     spread(scratch, head.count);
   }

@@ -134,37 +134,78 @@ LMS_INLINE void each_piece(const Body& body, u32 octet, Piece piece) {
   pieces_of<1>(body, octet, at, piece);
 }
 
+// Of integers, which are all code.
 struct Putter {
   char* packed;
   const Field (&codes)[8];
-  const Field (&rests)[8];
 
   template <u32 width>
-  LMS_DEVICE void each(u32 at, bool code, u32 shift) {
-    if (code) {
-      put<width>(packed + at, codes, shift);
-    } else {
-      put<width>(packed + at, rests, shift);
-    }
+  LMS_DEVICE void each(u32 at, bool, u32 shift) {
+    put<width>(packed + at, codes, shift);
   }
 };
 
 struct Getter {
   const char* packed;
   Field (&codes)[8];
-  Field (&rests)[8];
+
+  template <u32 width>
+  LMS_DEVICE void each(u32 at, bool, u32 shift) {
+    get<width>(packed + at, codes, shift);
+  }
+};
+
+// Of floats. Their rests are bytes if they fit.
+constexpr bool kSmallRest = Format::kRest <= 8;
+
+struct FloatPutter {
+  char* packed;
+  const Eight& codes;
+  const Eight& rests;
+  const Field (&large_rests)[8];
 
   template <u32 width>
   LMS_DEVICE void each(u32 at, bool code, u32 shift) {
-    if (code) {
-      get<width>(packed + at, codes, shift);
+    if (code || kSmallRest) {
+      put_bytes<width>(packed + at, code ? codes : rests, shift);
     } else {
-      get<width>(packed + at, rests, shift);
+      put<width>(packed + at, large_rests, shift);
     }
   }
 };
 
-LMS_INLINE void write_fields(Scratch& scratch, const Body& body, Field base) {
+struct FloatGetter {
+  const char* packed;
+  Eight& codes;
+  Eight& rests;
+  Field (&large_rests)[8];
+
+  template <u32 width>
+  LMS_DEVICE void each(u32 at, bool code, u32 shift) {
+    if (code || kSmallRest) {
+      get_bytes<width>(packed + at, code ? codes : rests, shift);
+    } else {
+      get<width>(packed + at, large_rests, shift);
+    }
+  }
+};
+
+LMS_INLINE void write_integers(Scratch& scratch, const Body& body, Field base) {
+  char* const packed = reinterpret_cast<char*>(scratch.packed);
+  each_lane([&](u32 lane) {
+    for (u32 octet = lane; octet < body.octets; octet += 32) {
+      const Octet from = scratch.data[octet];
+      Field codes[8];
+      LMS_UNROLL
+      for (u32 i = 0; i < 8; ++i) {
+        codes[i] = Format::code(from.words[i]) - base;
+      }
+      each_piece(body, octet, Putter{packed, codes});
+    }
+  });
+}
+
+LMS_INLINE void write_floats(Scratch& scratch, const Body& body, u32 base) {
   char* const packed = reinterpret_cast<char*>(scratch.packed);
   Lanes<u64> odd;
   Lanes<u32> count;
@@ -173,21 +214,25 @@ LMS_INLINE void write_fields(Scratch& scratch, const Body& body, Field base) {
     u32 turn = 0;
     for (u32 octet = lane; octet < body.octets; octet += 32, ++turn) {
       const Octet from = scratch.data[octet];
-      Field codes[8];
-      Field rests[8];
+      Eight codes = codes_of(from);
+      Eight rests = {};
+      Field large_rests[8] = {};
       u32 mine = 0;
       LMS_UNROLL
-      for (u32 i = 0; i < 8; ++i) {
-        codes[i] = Format::code(from.words[i]) - base;
-        rests[i] = Format::rest(from.words[i]);
-        if (Format::kFloat) {
-          mine |= u32(codes[i] >> body.width != 0) << i;
+      for (u32 i = 0; i < 2; ++i) {
+        codes.half[i] = less(codes.half[i], base * kBytes);
+        mine |= gathered<1>(above(codes.half[i], body.width)) << (4 * i);
+      }
+      odd[lane] |= u64(mine) << (8 * turn);
+      if (kSmallRest) {
+        rests = rests_of(from);
+      } else {
+        LMS_UNROLL
+        for (u32 i = 0; i < 8; ++i) {
+          large_rests[i] = Format::rest(from.words[i]);
         }
       }
-      if (Format::kFloat) {
-        odd[lane] |= u64(mine) << (8 * turn);
-      }
-      each_piece(body, octet, Putter{packed, codes, rests});
+      each_piece(body, octet, FloatPutter{packed, codes, rests, large_rests});
     }
     count[lane] = ones(u32(odd[lane])) + ones(u32(odd[lane] >> 32));
   });
@@ -206,17 +251,41 @@ LMS_INLINE void write_fields(Scratch& scratch, const Body& body, Field base) {
   });
 }
 
-LMS_INLINE void read_fields(Scratch& scratch, const Body& body, Field base) {
+LMS_INLINE void read_integers(Scratch& scratch, const Body& body, Field base) {
   const char* const packed = reinterpret_cast<const char*>(scratch.packed);
   each_lane([&](u32 lane) {
     for (u32 octet = lane; octet < body.octets; octet += 32) {
       Field codes[8] = {};
-      Field rests[8] = {};
-      each_piece(body, octet, Getter{packed, codes, rests});
+      each_piece(body, octet, Getter{packed, codes});
       Octet to;
       LMS_UNROLL
       for (u32 i = 0; i < 8; ++i) {
-        to.words[i] = Format::join(codes[i] + base, rests[i]);
+        to.words[i] = Format::join(codes[i] + base, 0);
+      }
+      scratch.data[octet] = to;
+    }
+  });
+}
+
+LMS_INLINE void read_floats(Scratch& scratch, const Body& body, u32 base) {
+  const char* const packed = reinterpret_cast<const char*>(scratch.packed);
+  each_lane([&](u32 lane) {
+    for (u32 octet = lane; octet < body.octets; octet += 32) {
+      Eight codes = {};
+      Eight rests = {};
+      Field large_rests[8] = {};
+      each_piece(body, octet, FloatGetter{packed, codes, rests, large_rests});
+      codes.half[0] += base * kBytes;
+      codes.half[1] += base * kBytes;
+      Octet to;
+      if (kSmallRest) {
+        to = joined(codes, rests);
+      } else {
+        LMS_UNROLL
+        for (u32 i = 0; i < 8; ++i) {
+          const u32 code = codes.half[i / 4] >> (i % 4 * 8) & 0xff;
+          to.words[i] = Format::join(Field(code), large_rests[i]);
+        }
       }
       scratch.data[octet] = to;
     }

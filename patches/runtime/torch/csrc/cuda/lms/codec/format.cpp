@@ -14,6 +14,7 @@ struct Floating {
   static constexpr u32 kBits = 8 * sizeof(Word);
   static constexpr u32 kCode = code_bits;
   static constexpr u32 kRest = kBits - kCode;
+  static constexpr u32 kCodeAt = code_at;
   static constexpr u32 kCodes = (1u << code_bits) - 1;
   static constexpr u32 kMantissas = (1u << code_at) - 1;
 
@@ -37,6 +38,9 @@ struct Integer {
   static constexpr u32 kBits = 8 * sizeof(Word);
   static constexpr u32 kCode = kBits;
   static constexpr u32 kRest = 0;
+  static constexpr u32 kCodeAt = 0; // these three are not used
+  static constexpr u32 kCodes = 0;
+  static constexpr u32 kMantissas = 0;
 
   static LMS_DEVICE Field code(Word word) {
     return word ^ Field(flip);
@@ -77,7 +81,17 @@ typedef Format::Field Field;
 constexpr u32 kWords = kChunk / sizeof(Word);
 
 struct alignas(8 * sizeof(Word) < 16 ? 8 * sizeof(Word) : 16) Octet {
-  Word words[8];
+  union {
+    Word words[8];
+    u32 parts[2 * sizeof(Word)]; // the same
+  };
+
+  LMS_DEVICE u32 part(u32 i) const {
+    return parts[i % (2 * sizeof(Word))];
+  }
+  LMS_DEVICE u32& part(u32 i) {
+    return parts[i % (2 * sizeof(Word))];
+  }
 };
 
 struct alignas(16) Scratch {

@@ -517,7 +517,7 @@ lms_unpack_window(Target target, Bytes all_heads, Window window) {
 
 std::string source(Kind kind) {
   return "#define LMS_KIND " + std::to_string(static_cast<int>(kind)) + "\n" + text::kWarp +
-         text::kFormat + text::kFields + text::kChunk + kText;
+         text::kFormat + text::kFloats + text::kFields + text::kChunk + kText;
 }
 
 } // namespace torch::cuda::lms::codec

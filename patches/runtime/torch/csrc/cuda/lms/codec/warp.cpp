@@ -101,6 +101,18 @@ LMS_INLINE Lanes<u32> sum_before(Lanes<u32>& values) {
 LMS_INLINE u32 ones(u32 bits) {
   return __popc(bits);
 }
+// Four of the bytes of two words: those of the first have the numbers 0 to 3. The selector has a
+// digit for each, the lowest one for the lowest byte.
+LMS_INLINE u32 bytes_of(u32 first, u32 second, u32 selector) {
+  return __byte_perm(first, second, selector);
+}
+// The larger ones of the two halves of words.
+LMS_INLINE u32 larger_halves(u32 a, u32 b) {
+  return __vmaxu2(a, b);
+}
+LMS_INLINE u32 sum_of_bytes(u32 word) {
+  return __dp4a(word, 0x01010101u, 0u);
+}
 // How many bits a value needs; 0 for 0.
 LMS_INLINE u32 length(u32 value) {
   return 32 - __clz(value);
@@ -184,6 +196,22 @@ LMS_INLINE Lanes<u32> sum_before(Lanes<u32>& values) {
 
 LMS_INLINE u32 ones(u32 bits) {
   return __builtin_popcount(bits);
+}
+LMS_INLINE u32 bytes_of(u32 first, u32 second, u32 selector) {
+  const u64 both = first | u64(second) << 32;
+  u32 found = 0;
+  for (u32 i = 0; i < 4; ++i) {
+    found |= u32(both >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+  }
+  return found;
+}
+LMS_INLINE u32 larger_halves(u32 a, u32 b) {
+  const u32 low = (a & 0xffff) > (b & 0xffff) ? a : b;
+  const u32 high = (a >> 16) > (b >> 16) ? a : b;
+  return (low & 0xffff) | (high & 0xffff0000u);
+}
+LMS_INLINE u32 sum_of_bytes(u32 word) {
+  return (word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24);
 }
 LMS_INLINE u32 length(u32 value) {
   return value != 0 ? 32 - __builtin_clz(value) : 0;
