@@ -682,15 +682,15 @@ class TestAuto:
         torch.cuda.set_limit_lms(16 * MIB)
         torch.cuda.lms._keep_plans(True, 2)
         values = [noise(2, k).view(torch.int32).cuda() * (k % 2) for k in range(12)]
-        for k in range(32):
-            if k == 24:
+        for k in range(48):
+            if k == 28:
                 torch.cuda.lms.reset_accumulated_stats()
             for value in values:
                 value.bitwise_not_()
             torch.cuda.lms.step()
             torch.cuda.lms._wait_for_plans()
         torch.cuda.lms._keep_plans(False)
-        assert stat("page_out_bytes") > 8 * 8 * MIB
+        assert stat("page_out_bytes") > 20 * 8 * MIB
         # Which half of the tensors a plan pages out more often is up to the plan, on a GPU.
         assert stat("compressed_bytes") > (0.2 if ON_HARDWARE else 0.4) * stat("page_out_bytes")
         assert ratio() < (0.1 if ON_HARDWARE else 0.06)  # and noise is hardly tried again
