@@ -691,9 +691,9 @@ class TestAuto:
             torch.cuda.lms._wait_for_plans()
         torch.cuda.lms._keep_plans(False)
         assert stat("page_out_bytes") > 20 * 8 * MIB
-        # Which half of the tensors a plan pages out more often is up to the plan, on a GPU.
-        assert stat("compressed_bytes") > (0.2 if ON_HARDWARE else 0.4) * stat("page_out_bytes")
-        assert ratio() < (0.1 if ON_HARDWARE else 0.06)  # and noise is hardly tried again
+        # Which half of the tensors a plan pages out more often is up to the plan.
+        assert stat("compressed_bytes") > 0.2 * stat("page_out_bytes")
+        assert ratio() < 0.1  # and noise is hardly tried again
 
     def test_small_tensors_are_copied(self):
         _, counts = planned(24, mib=0.5, limit=16)
