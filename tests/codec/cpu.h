@@ -16,7 +16,6 @@ struct ulonglong2 {
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(...)
-#define LMS_THREADS 1
 
 // Bytes of host memory that the last launch has read and written.
 static uint64_t host_read = 0, host_written = 0;

@@ -121,7 +121,7 @@ def test_nvrtc(host: Host, nvrtc: Nvrtc, architecture: int) -> None:
 
 def test_an_error_is_seen(host: Host, nvrtc: Nvrtc) -> None:
     result, log, _ = nvrtc.compile(
-        host.source(Kind.BYTE).replace("return __ballot_sync", "return bullet"), *OPTIONS
+        host.source(Kind.BYTE).replace("return __popc", "return bullet"), *OPTIONS
     )
     assert result != 0
     assert "bullet" in log

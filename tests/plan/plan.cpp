@@ -175,8 +175,7 @@ Result* lms_plan_with_compression(const Trace* trace, int64_t limit, const doubl
 Result* lms_copy_plainly(const Trace* trace, int64_t limit, const double* rates) {
   const Machine machine = machine_of(limit, rates);
   auto* const result = new Result{plan_with_compression(*trace, machine), 0};
-  Trace shares = *trace;
-  copy_plainly(shares, machine, result->plan);
+  copy_plainly(*trace, machine, result->plan);
   return result;
 }
 

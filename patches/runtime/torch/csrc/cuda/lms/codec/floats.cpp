@@ -77,11 +77,15 @@ LMS_INLINE Octet joined(const Eight& codes, const Eight& rests) {
   return octet;
 }
 
+// A one in each field of a word that is not zero. A field has `bits` bits; `ones` are its lowest.
+LMS_INLINE u32 fields_in(u32 word, u32 bits, u32 ones) {
+  const u32 low = ones * ((1u << (bits - 1)) - 1); // all bits but the highest
+  return (((word & low) + low) | word) >> (bits - 1) & ones;
+}
+
 // Ones that are where values are in a word, for those that are not zero.
 LMS_INLINE u32 values_in(u32 part) {
-  const u32 low = repeated((1u << (Format::kBits - 1) % 32) - 1); // all bits but the highest
-  return sizeof(Word) >= 4 ? u32(part != 0)
-                           : (((part & low) + low) | part) >> (Format::kBits - 1) % 32 & repeated(1);
+  return sizeof(Word) >= 4 ? u32(part != 0) : fields_in(part, sizeof(Word) == 1 ? 8 : 16, repeated(1));
 }
 
 // Their number, of the sum of some of these.
@@ -99,8 +103,7 @@ LMS_INLINE u32 less(u32 bytes, u32 base) {
 
 // A bit for each byte that is not 0 when its lowest bits are left out.
 LMS_INLINE u32 above(u32 bytes, u32 width) {
-  const u32 rest = bytes & (0xffu << width & 0xff) * kBytes;
-  return (((rest & 0x7f * kBytes) + 0x7f * kBytes) | rest) >> 7 & kBytes;
+  return fields_in(bytes & (0xffu << width & 0xff) * kBytes, 8, kBytes);
 }
 
 // The lowest bits of four bytes next to each other, and back.

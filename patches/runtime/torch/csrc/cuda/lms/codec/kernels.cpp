@@ -516,8 +516,10 @@ lms_unpack_window(Target target, Bytes all_heads, Window window) {
 } // namespace
 
 std::string source(Kind kind) {
-  return "#define LMS_KIND " + std::to_string(static_cast<int>(kind)) + "\n" + text::kWarp +
-         text::kFormat + text::kFloats + text::kFields + text::kChunk + kText;
+  // The most threads of a thread block, for __launch_bounds__(). On the CPU, a block has one warp.
+  return "#ifdef __CUDACC__\n#define LMS_THREADS " + std::to_string(kMostThreads) +
+         "\n#endif\n#define LMS_KIND " + std::to_string(static_cast<int>(kind)) + "\n" +
+         text::kWarp + text::kFormat + text::kFloats + text::kFields + text::kChunk + kText;
 }
 
 } // namespace torch::cuda::lms::codec

@@ -6,7 +6,7 @@ namespace torch::cuda::lms::codec::text {
 //
 // The same text is compiled for the CPU, by the simulated device and by the tests. There, a warp is
 // a loop: what a lane keeps in a register is Lanes<T>, each_lane() runs a function for every lane,
-// and only functions such as ballot() combine what the lanes have. What one each_lane() writes to
+// and only functions such as sum() combine what the lanes have. What one each_lane() writes to
 // shared memory, the next one may read, because each of them ends with a barrier of the warp. In
 // one each_lane(), no lane may depend on another one: with LMS_BACKWARD, lanes run in the other
 // order.
@@ -25,7 +25,6 @@ constexpr u32 kVectors = 4; // of 16 bytes, per lane and chunk
 
 #ifdef __CUDACC__
 
-#define LMS_THREADS 768 // at most
 #define LMS_WARPS (blockDim.x / 32) // of a thread block
 #define LMS_READS(pointer, size)
 #define LMS_WRITES(pointer, size)
@@ -45,10 +44,6 @@ template <typename Work>
 LMS_INLINE void each_lane(Work work) {
   work(threadIdx.x % 32);
   __syncwarp();
-}
-
-LMS_INLINE u32 ballot(Lanes<bool>& values) {
-  return __ballot_sync(~0u, values.own);
 }
 
 template <typename T>
@@ -152,14 +147,6 @@ LMS_INLINE void each_lane(Work work) {
 #endif
   }
   asm volatile("" ::: "memory"); // other types may be read from the same memory from here on
-}
-
-LMS_INLINE u32 ballot(Lanes<bool>& values) {
-  u32 bits = 0;
-  for (u32 lane = 0; lane < 32; ++lane) {
-    bits |= u32(values[lane]) << lane;
-  }
-  return bits;
 }
 
 template <typename T>

@@ -12,20 +12,21 @@ namespace {
 class Plain {
  public:
   Plain(
-      Trace& trace,
+      const Trace& trace,
       const Machine& machine,
       const std::vector<Move>& moves,
       const std::vector<Handover>& handovers)
-      : trace_(trace), machine_(slower(machine)), moves_(moves), handovers_(handovers) {}
+      : packed_trace_(trace),
+        trace_(trace),
+        machine_(slower(machine)),
+        moves_(moves),
+        handovers_(handovers) {}
 
   // Halves of what is packed, by the time of their copies, as long as they are better packed.
-  void run() {
+  // Returns the trace with shares of 1 where blocks are copied as they are.
+  Trace run() {
     constexpr size_t kEvents = 400'000; // that are played; some 100 ms
-    size_t events = trace_.operators.size() + moves_.size();
-    for (const Operator& op : trace_.operators) {
-      events += op.accesses.size();
-    }
-    size_t left = kEvents / (events * kPlayed); // replays
+    size_t left = kEvents / ((trace_.events() + moves_.size()) * kPlayed); // replays
     find();
     least_ = cost();
     using Range = std::pair<size_t, size_t>; // of packed_
@@ -40,6 +41,7 @@ class Plain {
       ranges.emplace_back(begin, middle);
       ranges.emplace_back(middle, end);
     }
+    return std::move(trace_);
   }
 
  private:
@@ -59,7 +61,7 @@ class Plain {
     for (const Move& move : moves_) {
       if (trace_.blocks[move.block].share < 1 && !found[move.block]) {
         found[move.block] = true;
-        packed_.push_back({move.block, trace_.blocks[move.block].share});
+        packed_.push_back(move.block);
       }
     }
   }
@@ -86,7 +88,7 @@ class Plain {
   // Copies some of the blocks as they are, if that costs less.
   bool plainly(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      trace_.blocks[packed_[i].first].share = 1;
+      trace_.blocks[packed_[i]].share = 1;
     }
     const double found = cost();
     if (found < least_) {
@@ -94,44 +96,38 @@ class Plain {
       return true;
     }
     for (size_t i = begin; i < end; ++i) {
-      trace_.blocks[packed_[i].first].share = packed_[i].second;
+      trace_.blocks[packed_[i]].share = packed_trace_.blocks[packed_[i]].share;
     }
     return false;
   }
 
-  Trace& trace_;
+  const Trace& packed_trace_; // with the shares of all that shrinks
+  Trace trace_; // with those of what is packed
   const Machine machine_;
   const std::vector<Move>& moves_;
   const std::vector<Handover>& handovers_;
-  std::vector<std::pair<uint32_t, double>> packed_; // blocks and their shares
+  std::vector<uint32_t> packed_; // blocks
   double least_ = 0; // seconds
 };
 
 } // namespace
 
 void copy_plainly(
-    Trace& trace,
+    const Trace& trace,
     const Machine& machine,
     Plan& plan,
     const std::vector<Handover>& handovers) {
   if (!plan.compressed || !plan.problem.empty()) {
     return;
   }
-  std::vector<double> shares;
-  for (const Block& block : trace.blocks) {
-    shares.push_back(block.share);
-  }
-  Plain(trace, machine, plan.moves, handovers).run();
-  Replay played = replay(trace, machine, plan.moves, kIterations, handovers);
+  const Trace found = Plain(trace, machine, plan.moves, handovers).run();
+  Replay played = replay(found, machine, plan.moves, kIterations, handovers);
   if (!played.valid()) {
-    for (size_t i = 0; i < shares.size(); ++i) {
-      trace.blocks[i].share = shares[i];
-    }
     return;
   }
   plan.prediction = std::move(played.prediction);
   for (Move& move : plan.moves) {
-    move.packs = shares[move.block] == trace.blocks[move.block].share;
+    move.packs = trace.blocks[move.block].share == found.blocks[move.block].share;
   }
 }
 

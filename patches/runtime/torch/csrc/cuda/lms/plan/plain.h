@@ -10,10 +10,10 @@ namespace torch::cuda::lms::plan {
 
 // Decides which blocks of a plan need no compression, because the iteration takes no longer, or
 // hardly longer, if they are copied as they are. Kernels that compress take multiprocessors from
-// the operators, and the planner knows nothing of that otherwise. Sets Move::packs, the prediction,
-// and the shares of these blocks in the trace to 1. `handovers` are those of the plan's moves.
+// the operators, and the planner knows nothing of that otherwise. Sets Move::packs and the
+// prediction. `handovers` are those of the plan's moves.
 void copy_plainly(
-    Trace& trace,
+    const Trace& trace,
     const Machine& machine,
     Plan& plan,
     const std::vector<Handover>& handovers = {});

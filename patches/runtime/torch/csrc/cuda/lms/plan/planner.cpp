@@ -91,11 +91,7 @@ class Planner {
   // block can be a large part of all bytes, and there is time to try.
   void toggle() {
     constexpr size_t kEvents = 80000; // all that are scheduled; some 20 ms
-    size_t events = trace_.operators.size() + gaps_.size(); // of a schedule
-    for (const Operator& op : trace_.operators) {
-      events += op.accesses.size();
-    }
-    size_t left = kEvents / events; // schedules
+    size_t left = kEvents / (trace_.events() + gaps_.size()); // schedules
     if (best_.moves.empty() || left < gaps_.size()) {
       return; // too few to be likely to find anything
     }

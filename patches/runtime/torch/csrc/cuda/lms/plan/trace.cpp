@@ -12,6 +12,14 @@ double Trace::seconds() const {
   return sum;
 }
 
+size_t Trace::events() const {
+  size_t count = operators.size();
+  for (const Operator& op : operators) {
+    count += op.accesses.size();
+  }
+  return count;
+}
+
 std::string Trace::problem() const {
   if (unmanaged < 0) {
     return "the unmanaged bytes are negative";

@@ -50,6 +50,7 @@ struct Trace {
     return static_cast<Place>(operators.size());
   }
   double seconds() const; // of all operators
+  size_t events() const; // operators and accesses
 
   // What is wrong with it, or nothing.
   std::string problem() const;
