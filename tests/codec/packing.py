@@ -51,6 +51,7 @@ class _Call(ctypes.Structure):
         ("sizes", ctypes.POINTER(ctypes.c_uint64)),
         ("count", ctypes.c_uint64),
         ("blocks", ctypes.c_uint),
+        ("pace", ctypes.c_uint64),
         ("counts", ctypes.POINTER(ctypes.c_uint64)),
     )
 
@@ -128,7 +129,11 @@ class Host:
 
 @dataclass
 class Packed:
-    """Attributes: the parts of the buffer; bytes of the block; what the kernel says it wrote."""
+    """A block in its buffer.
+
+    Attributes: the parts of the buffer; bytes of the block; what the kernel says it wrote; how long
+    it has waited on the CPU, where nothing else takes time.
+    """
 
     kind: Kind
     parts: list[np.ndarray]
@@ -136,6 +141,7 @@ class Packed:
     written: int  # bytes
     raw: int  # chunks
     end: int  # bytes of the buffer that are needed
+    waited: int = 0  # nanoseconds
 
     def buffer(self) -> np.ndarray:
         return np.concatenate(self.parts)
@@ -202,8 +208,20 @@ class Codec:
                 library.lms_unpack_of_this.restype = None
                 self._kernels[kind] = library
 
-    def pack(self, kind: Kind, data: np.ndarray, parts: int = 1, blocks: int = 3) -> Packed:
+    def pack(
+        self,
+        kind: Kind,
+        data: np.ndarray,
+        parts: int = 1,
+        blocks: int = 3,
+        *,
+        pace: int = 0,
+        turn: int = 0,
+    ) -> Packed:
         """Packs bytes into a buffer of some parts, with some thread blocks of one warp.
+
+        Writes no more than 1 MiB in `pace` nanoseconds. The first turn begins in `turn` ns.
+
 
         Asserts that nothing is written beside what the kernel says that it writes.
         """
@@ -213,14 +231,15 @@ class Codec:
         need = self.host.buffer_bytes(size)
         each = -(-need // parts // ALIGN) * ALIGN
         memory = [aligned(each + 64) for _ in range(parts)]
-        counts = (ctypes.c_uint64 * 2)()
+        counts = (ctypes.c_uint64 * 3)(0, 0, turn)
         library = self._kernels[kind]
         buffer = [part[:each] for part in memory]
-        clean = library.lms_pack_of_this(source.ctypes.data, size, _call(buffer, blocks, counts))
+        call = _call(buffer, blocks, counts, pace)
+        clean = library.lms_pack_of_this(source.ctypes.data, size, call)
         assert clean, "the tally is not zero"
         assert all((part[each:] == FILL).all() for part in memory), "written behind a part"
         assert np.array_equal(source, data.view(np.uint8)), "the source has changed"
-        packed = Packed(kind, buffer, size, 0, 0, 0)
+        packed = Packed(kind, buffer, size, 0, 0, 0, int(counts[2]))
         whole = packed.buffer()
         packed.written, packed.raw, packed.end = (int(v) for v in whole[:24].view(np.uint64))
         assert counts[1] == packed.written + 24, "the summary counts something else"
@@ -240,10 +259,10 @@ class Codec:
         return target[: packed.size]
 
 
-def _call(parts: Sequence[np.ndarray], blocks: int, counts: object) -> _Call:
+def _call(parts: Sequence[np.ndarray], blocks: int, counts: object, pace: int = 0) -> _Call:
     addresses = (ctypes.c_void_p * len(parts))(*[part.ctypes.data for part in parts])
     sizes = (ctypes.c_uint64 * len(parts))(*[part.size for part in parts])
-    return _Call(addresses, sizes, len(parts), blocks, ctypes.cast(counts, _U64S))
+    return _Call(addresses, sizes, len(parts), blocks, pace, ctypes.cast(counts, _U64S))
 
 
 _U64S = ctypes.POINTER(ctypes.c_uint64)

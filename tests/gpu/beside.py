@@ -1,12 +1,13 @@
 """What it costs operators that data is packed or unpacked at the same time, on a real GPU.
 
-    python tests/gpu/beside.py --out DIR [--threads N ...] [--blocks N ...]
+    python tests/gpu/beside.py --out DIR [--threads N ...] [--blocks N ...] [--rates GB/s ...]
 
 needs torch, rich and g++. Operators run on one stream, while transfers of one direction follow each
 other on another one, which has the highest priority, as LMS's have. For plain copies, and for each
 number of threads and of thread blocks, prints the GB/s of data that were transferred meanwhile, and
 how much longer the operators took for each GB. The lower that is, the better, as long as the rate
-is enough. Leaves beside.json and beside.md in DIR.
+is enough. A rate is the most bytes that a kernel writes to the host. Leaves beside.json and
+beside.md in DIR.
 
 On the simulated device it runs with small sizes, and its times mean nothing:
 SIMCUDA_AUTO="mib=256 race=0" PYTHONPATH=tests/simcuda/auto python tests/gpu/beside.py --out DIR
@@ -48,14 +49,20 @@ def operators(size: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def transfers(case: Case, threads: tuple[int, ...], blocks: tuple[int, ...]) -> Iterator[Any]:
-    """What they are called, and one of each direction."""
+def transfers(
+    case: Case, threads: tuple[int, ...], blocks: tuple[int, ...], rates: tuple[float, ...]
+) -> Iterator[Any]:
+    """What they are called, and one of each direction: out and, if there is another way, in."""
     yield "copies", (case.copy_out, case.copy_in)
     for each, count in itertools.product(threads, blocks):
         case.packer.threads = each
         case.check(count)
         name = f"{each} x {count}"
         yield name, (partial(case.pack, count), partial(case.unpack, count))
+        for rate in rates:
+            case.packer.pace(rate * 1e9)
+            yield f"{name}, at most {rate:g} GB/s", (partial(case.pack, count),)
+        case.packer.pace(0)
         ways = (partial(case.pack_staged, count), partial(case.unpack_staged, count))
         yield f"{name}, staged", ways
 
@@ -91,9 +98,9 @@ def together(operate: Callable[[], object], alone: float, case: Case, move: Any)
     within = [time for time in ends if time <= took]
     enough = len(within) < len(ends)
     rate = (len(within) - 1) * case.size / max(within[-1], 1e-9) / 1e9
-    longer = max(0.0, took - count * alone)
-    cost = longer / (rate * took) if rate else float("nan")
-    return {"rate": rate, "cost": cost, "longer": took / (count * alone) - 1, "enough": enough}
+    cost = max(0.0, took - count * alone) / (rate * took) if rate else float("nan")
+    longer = took / (count * alone) - 1
+    return {"rate": rate, "cost": cost, "longer": longer, "enough": enough, "ends": ends}
 
 
 def main() -> None:
@@ -101,6 +108,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--threads", type=int, nargs="+", default=(256, 512, 768))
     parser.add_argument("--blocks", type=int, nargs="+", default=(6, 10, 16, 24, 32))
+    parser.add_argument("--rates", type=float, nargs="*", default=(38, 41, 44, 47))
     parser.add_argument("--mib", type=int, default=64, help="data of a transfer (64)")
     parser.add_argument("--size", type=int, default=128, help="of the volumes (128)")
     parser.add_argument("--repeats", type=int, default=5)
@@ -119,10 +127,11 @@ def main() -> None:
             for kind in KINDS:
                 case = Case(packer, kind, *samples(arguments.mib * MIB)[kind])
                 rows = found[kind] = {}
-                ways = transfers(case, tuple(arguments.threads), tuple(arguments.blocks))
+                numbers = (arguments.threads, arguments.blocks, arguments.rates)
+                ways = transfers(case, *map(tuple, numbers))
                 for name, moves in ways:
                     row = rows[name] = {}
-                    for way, move in zip(("out", "in"), moves, strict=True):
+                    for way, move in zip(("out", "in"), moves, strict=False):
                         for what, operate in works.items():
                             cell = together(operate, alone[what], case, move)
                             row[f"{what}, {way}"] = cell

@@ -6,6 +6,7 @@
 #include <torch/csrc/cuda/lms/codec/format.cpp>
 #include <torch/csrc/cuda/lms/codec/kernels.cpp>
 #include <torch/csrc/cuda/lms/codec/kind.cpp>
+#include <torch/csrc/cuda/lms/codec/pace.cpp>
 #include <torch/csrc/cuda/lms/codec/warp.cpp>
 #include <torch/csrc/cuda/lms/kernel/cache.cpp>
 #include <torch/csrc/cuda/lms/kernel/library.cpp>
@@ -100,6 +101,10 @@ int packer_pack(
     const HostBuffer host = buffer_of(parts, sizes, count);
     packer->pack(static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, stream);
   });
+}
+
+void packer_pace(Packer* packer, double rate) {
+  packer->pace(rate);
 }
 
 int packer_repack(

@@ -38,6 +38,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("available", ctypes.c_bool, pointer, number),
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
+        ("pace", None, pointer, ctypes.c_double),
         ("pack", number, *block, *grid, pointer),
         ("repack", number, *block, pointer, *grid, pointer),
         ("unpack", number, *block, *grid, pointer),
@@ -100,6 +101,10 @@ class Packer:
 
     def fits(self, data: int, size: int, parts: Sequence[tuple[int, int]]) -> bool:
         return bool(self._library.packer_fits(data, size, *_parts(parts)))
+
+    def pace(self, rate: float) -> None:
+        """From now on, pack() writes at most so many bytes per second; 0: as many as it can."""
+        self._library.packer_pace(self._self, rate)
 
     def pack(
         self,

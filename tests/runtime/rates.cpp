@@ -1,5 +1,6 @@
-// Adds transfers, and prints how fast they were. Arguments: bytes and seconds, in turn; behind
-// "other", those of transfers that move bytes in another way.
+// Adds transfers, and prints how fast they were, and what is known if small ones say nothing.
+// Arguments: bytes and seconds, in turn; behind "other", those of transfers that move bytes in
+// another way.
 
 #include <torch/csrc/cuda/lms/move/rates.h>
 
@@ -18,5 +19,5 @@ int main(int count, char** arguments) {
       rates[way].add(bytes, std::atof(arguments[++k]));
     }
   }
-  std::printf("%.17g", rates[0].median_or(rates[1]));
+  std::printf("%.17g %.17g", rates[0].median_or(rates[1]), rates[0].known());
 }

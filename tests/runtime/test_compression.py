@@ -576,6 +576,28 @@ def test_transfers_that_nothing_waits_for_are_not_in_pieces(device, kept_plans):
     assert not pieces & planned.keys()
 
 
+def sleeping(device):
+    """For 36 iterations: whether they compress, and the microseconds that kernels slept meanwhile.
+
+    The link is a little too slow to page out five storages while nothing waits.
+    """
+    import torch
+    from simcuda.hill import hill
+
+    torch.cuda.lms.set_compression("auto")
+    torch.cuda.set_limit_lms(40 << 20)
+    torch.cuda.set_enabled_lms(True)
+    found = []
+    for _ in range(36):
+        device.reset_counts()
+        before = torch.cuda.lms.stats()["compressed_count"]
+        hill(device)
+        torch.cuda.synchronize()
+        compressed = torch.cuda.lms.stats()["compressed_count"] > before
+        found.append([compressed, int(device.napped() * 1e6)])
+    return found
+
+
 def slow_plans(device):
     """How many storages each iteration compressed. With a plan, they take 0.3 s longer."""
     import torch
@@ -689,6 +711,14 @@ class TestAuto:
     def test_what_need_not_be_compressed_is_copied(self):
         counts = run_sim(trial, 0, mib=512, timing=1, to_host=1000, to_device=1000)
         assert sum(0 < compressed < paged_out for paged_out, compressed in counts) > 3, counts
+
+    @simulated
+    def test_kernels_leave_some_of_the_link(self):
+        """Operators would wait for stores that fill it, and nothing else lets them wait."""
+        found = run_sim(sleeping, mib=512, timing=1, to_host=1000, to_device=1000)
+        assert not any(slept for compressed, slept in found if not compressed)
+        # Before, there are plans whose transfers the program waits for.
+        assert all(compressed and slept > 0 for compressed, slept in found[-10:]), found
 
     @simulated
     def test_the_first_iteration_of_a_way_does_not_count(self):

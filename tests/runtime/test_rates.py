@@ -12,9 +12,13 @@ program = program_of("rates")
 
 
 def median(program, *transfers, others=()):
+    return found(program, *transfers, others=others)[0]
+
+
+def found(program, *transfers, others=()):
     words = [str(word) for transfer in transfers for word in transfer]
     words += ["other", *(str(word) for transfer in others for word in transfer)]
-    return float(run_cxx(program, *words))
+    return [float(word) for word in run_cxx(program, *words).split()]
 
 
 def test_nothing_is_known_at_first(program):
@@ -44,3 +48,8 @@ def test_small_transfers_say_little(program):
     assert median(program, (16384, 2**-10), others=[large]) == 16 * MIB
     assert median(program, (MIB, 1), others=[large]) == MIB
     assert median(program, small, (MIB, 1), others=[large]) == MIB
+
+
+def test_what_is_known_of_large_transfers(program):
+    assert found(program, (16384, 1), others=[(MIB, 1)])[1] == 0
+    assert found(program, (16384, 1), (MIB, 0.25), others=[(MIB, 1)])[1] == 4 * MIB

@@ -180,8 +180,13 @@ SIMCUDA_API const char* simcuda_thread_blocks() {
   return lines(state().thread_blocks);
 }
 
+SIMCUDA_API uint64_t simcuda_napped() {
+  return state().napped;
+}
+
 SIMCUDA_API void simcuda_reset_counts() {
   const Lock lock(state().mutex);
+  state().napped = 0;
   state().calls.reset_counts();
   state().launches.clear();
   state().thread_blocks.clear();

@@ -32,6 +32,7 @@ constexpr char kBefore[] = R"cpp(
     void* (*view)(const void*);
     int (*touch)(void*, const void*, size_t, int);
     void (*used)(void*, const void*, size_t, int);
+    void (*napped)(void*, unsigned);
     void (*trap)(void*);
   };
   static thread_local const Hooks* hooks;
@@ -52,6 +53,7 @@ constexpr char kBefore[] = R"cpp(
 #define LMS_THREADS 1
 #define LMS_READS(pointer, size) hooks->used(hooks->state, pointer, size, 0)
 #define LMS_WRITES(pointer, size) hooks->used(hooks->state, pointer, size, 1)
+#define LMS_NAPS(nanoseconds) hooks->napped(hooks->state, nanoseconds)
 
   static inline void __syncthreads() {}
   static inline void __threadfence() {}
@@ -71,6 +73,13 @@ constexpr char kBefore[] = R"cpp(
   template <typename T>
   static T atomicAdd(T* to, T value) {
     return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
+  }
+  static unsigned long long atomicMax(unsigned long long* to, unsigned long long value) {
+    auto before = __atomic_load_n(to, __ATOMIC_SEQ_CST);
+    while (before < value && !__atomic_compare_exchange_n(
+                                 to, &before, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    return before;
   }
   template <typename T>
   static T atomicExch(T* to, T value) {

@@ -69,6 +69,10 @@ void used(void* stream, const void* pointer, size_t size, int write) {
       *static_cast<Stream*>(stream), pointer, size, write ? AccessKind::kWrite : AccessKind::kRead);
 }
 
+void napped(void*, unsigned nanoseconds) {
+  state().napped += nanoseconds;
+}
+
 // As on a GPU, no call succeeds any more.
 void trap(void*) {
   const Lock lock(state().mutex);
@@ -179,13 +183,13 @@ SIMCUDA_API cudaError_t cuLaunchKernel(
       }
     }
     machine.begin_operation(*stream);
-    const KernelHooks hooks{stream, view, touch, used, trap};
+    const KernelHooks hooks{stream, view, touch, used, napped, trap};
     work = kernel->prepare(&hooks, parameters);
   }
   if (work == nullptr)
     return cudaErrorIllegalAddress;
   stream->queue->push([=] {
-    const KernelHooks hooks{stream, view, touch, used, trap};
+    const KernelHooks hooks{stream, view, touch, used, napped, trap};
     if (state().options.bytes)
       kernel->run(&hooks, work, blocks);
   });

@@ -1,6 +1,7 @@
 // The simulated machine: one object, protected by one lock.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -47,6 +48,7 @@ class State {
 
   std::map<std::string, long> launches; // kernel name -> launches
   std::map<std::string, long> thread_blocks; // kernel of a module -> the most of one launch
+  std::atomic<uint64_t> napped{0}; // nanoseconds, by kernels of modules, without the mutex
   std::unordered_map<const void*, const char*> kernel_names; // host stub -> kernel name
   std::map<uint64_t, Capture> captures;
   uint64_t next_capture = 1;

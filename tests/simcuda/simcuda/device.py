@@ -28,6 +28,7 @@ class Device:
         self._names: dict[str, bytes] = {}  # the race checker keeps their addresses
         self.overridden = overridden
         """How many CUDA operators got their CPU semantics."""
+        runtime.simcuda_napped.restype = ctypes.c_uint64
         for name in ("race_report", "counts", "launches", "thread_blocks"):
             getattr(runtime, f"simcuda_{name}").restype = ctypes.c_char_p
         live = ("live_streams", "live_events", "live_modules")
@@ -209,6 +210,10 @@ class Device:
     def thread_blocks(self) -> dict[str, int]:
         """The most thread blocks that a launch had of each kernel of a module."""
         return _parse_counts(self._runtime.simcuda_thread_blocks())
+
+    def napped(self) -> float:
+        """Seconds that kernels of modules have slept. They take no longer for it."""
+        return int(self._runtime.simcuda_napped()) * 1e-9
 
     def reset_counts(self) -> None:
         self._runtime.simcuda_reset_counts()

@@ -61,8 +61,9 @@ struct Tally {
   u64 raw; // chunks
   u64 lines;
   u64 done; // warps
+  u64 turn; // see Pace
 };
-static_assert(sizeof(Tally) == 32, "as in kernels.h");
+static_assert(sizeof(Tally) == 40, "as in kernels.h");
 
 static_assert(sizeof(Scratch) == 4096, "as in kernels.h");
 
@@ -207,19 +208,32 @@ LMS_INLINE void copy_rest_in(char* to, const Place& at, u32 size) {
   });
 }
 
+// What a chunk has taken.
+struct Ticket {
+  u32 place; // in the units of who gave it
+  u32 turn; // to be written
+};
+
 // Where packed chunks go. take() gives a chunk its place, in one lane, and offset() says later where
-// that is in the buffer.
+// that is in the buffer, when it may be written.
 struct Direct {
   const Parts& host;
   u64 slots;
-  u64* lines; // null: every chunk has a place of its full size
+  Tally* tally; // null: every chunk has a place of its full size
+  const u64& pace; // 0 without a tally
 
-  LMS_DEVICE u64 take(u64 chunk, u32 used) const {
-    return lines == nullptr ? chunk * (kChunk / kLine)
-                            : atomicAdd(lines, u64((used + kLine - 1) / kLine));
+  LMS_DEVICE Pace own_pace() const {
+    return {tally == nullptr ? nullptr : &tally->turn, pace};
   }
-  LMS_DEVICE u64 offset(u64 taken, u32) const {
-    return slots + taken * kLine;
+
+  LMS_DEVICE Ticket take(u64 chunk, u32 used) const {
+    const u64 line = tally == nullptr ? chunk * (kChunk / kLine)
+                                      : atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine));
+    return {u32(line), own_pace().take(used)};
+  }
+  LMS_DEVICE u64 offset(const Ticket& ticket, u32) const {
+    own_pace().wait(ticket.turn);
+    return slots + u64(ticket.place) * kLine;
   }
   LMS_DEVICE Place place(u64 offset) const {
     return place_at(host, offset);
@@ -239,12 +253,13 @@ struct Staged {
   u64* vectors;
   u64* lines;
 
-  LMS_DEVICE u64 take(u64, u32 used) const {
-    return atomicAdd(vectors, u64(used / 16));
+  LMS_DEVICE Ticket take(u64, u32 used) const {
+    return {u32(atomicAdd(vectors, u64(used / 16))), 0};
   }
-  LMS_DEVICE u64 offset(u64 taken, u32 used) const {
-    return taken * 16 + used <= chunks.size
-        ? piece.begin + taken * 16
+  LMS_DEVICE u64 offset(const Ticket& ticket, u32 used) const {
+    const u64 place = u64(ticket.place) * 16;
+    return place + used <= chunks.size
+        ? piece.begin + place
         : piece.beyond + atomicAdd(lines, u64((used + kLine - 1) / kLine)) * kLine;
   }
   LMS_DEVICE Place place(u64 offset) const {
@@ -273,7 +288,8 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
 
   Packed all{0, 0};
-  Lanes<u64> taken;
+  Lanes<Ticket> ticket;
+  Lanes<u64> offset_of;
   Lanes<Vectors> ahead;
   if (first < end && first * kGroup < whole) {
     load(ahead, vectors_at(source.data + first * kGroup * kChunk), kChunk / 16);
@@ -299,7 +315,7 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
       }
       each_lane([&](u32 lane) {
         if (lane == 0) {
-          taken[lane] = to.take(chunk, used);
+          ticket[lane] = to.take(chunk, used);
         }
       });
       if (chunk < whole) {
@@ -307,10 +323,10 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
       }
       each_lane([&](u32 lane) {
         if (lane == 0) {
-          taken[lane] = to.offset(taken[lane], used);
+          offset_of[lane] = to.offset(ticket[lane], used);
         }
       });
-      const u64 offset = from(taken, 0);
+      const u64 offset = from(offset_of, 0);
       const Place place = to.place(offset);
       if (chunk < whole) {
         copy(place, head.width == kRaw ? data : scratch.packed, used / 16);
@@ -360,7 +376,7 @@ LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
+lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace) {
   if (only_if != nullptr && *only_if == 0) {
     return;
   }
@@ -368,7 +384,7 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if) {
   const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
   const u64 slots = slots_of(chunks);
-  const Direct to{host, slots, tally == nullptr ? nullptr : &tally->lines};
+  const Direct to{host, slots, tally, pace};
   const Packed all = pack_groups(source, warp, (chunks + kGroup - 1) / kGroup, warps, to);
   if (threadIdx.x % 32 != 0) {
     return;
@@ -519,7 +535,8 @@ std::string source(Kind kind) {
   // The most threads of a thread block, for __launch_bounds__(). On the CPU, a block has one warp.
   return "#ifdef __CUDACC__\n#define LMS_THREADS " + std::to_string(kMostThreads) +
          "\n#endif\n#define LMS_KIND " + std::to_string(static_cast<int>(kind)) + "\n" +
-         text::kWarp + text::kFormat + text::kFloats + text::kFields + text::kChunk + kText;
+         text::kWarp + text::kPace + text::kFormat + text::kFloats + text::kFields + text::kChunk +
+         kText;
 }
 
 } // namespace torch::cuda::lms::codec

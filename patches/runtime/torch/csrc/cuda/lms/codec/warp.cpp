@@ -119,11 +119,25 @@ LMS_INLINE u32 lowest(u64 bits) {
   return __ffsll(bits) - 1;
 }
 
+LMS_INLINE u64 nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+LMS_INLINE void nap() {
+#if __CUDA_ARCH__ >= 700
+  __nanosleep(256);
+#endif
+}
+
 #else
 
 #define LMS_WARPS 1
 #ifndef LMS_READS
 #define LMS_READS(pointer, size)
+#endif
+#ifndef LMS_NAPS
+#define LMS_NAPS(nanoseconds)
 #endif
 #define LMS_DEVICE inline
 #define LMS_INLINE static inline
@@ -208,6 +222,18 @@ LMS_INLINE u32 length(u64 value) {
 }
 LMS_INLINE u32 lowest(u64 bits) {
   return __builtin_ctzll(bits);
+}
+
+#ifndef LMS_NAP
+#define LMS_NAP 256 // nanoseconds; nothing else takes time on the CPU
+#endif
+static u64 napped = 1000000000;
+LMS_INLINE u64 nanoseconds() {
+  return __atomic_load_n(&napped, __ATOMIC_RELAXED);
+}
+LMS_INLINE void nap() {
+  LMS_NAPS(LMS_NAP);
+  __atomic_fetch_add(&napped, LMS_NAP, __ATOMIC_RELAXED);
 }
 
 #endif

@@ -690,7 +690,11 @@ void Follower::follow(Script& script) {
   script_ = &script;
   room_.limit().stretch(static_cast<size_t>(script.limit()));
   mover_.supply().packing().useful(script.way() != Trial::Way::Copy);
-  mover_.supply().packing().hurry(script.waits());
+  if (script.waits()) {
+    mover_.supply().packing().hurry();
+  } else {
+    mover_.supply().packing().take_time(mover_.copy_out_rate());
+  }
 }
 
 // Makes sure that there is memory for the places of the plan. When it has just been made, nothing
@@ -760,7 +764,7 @@ void Follower::on_demand() {
   policy_.forget();
   room_.limit().stretch(0);
   mover_.supply().packing().useful(false);
-  mover_.supply().packing().hurry(true);
+  mover_.supply().packing().hurry();
 }
 
 void Follower::stop() {

@@ -133,7 +133,7 @@ void Packer::try_out(codec::Kind kind) {
   buffer.add(sample + kRoom, kRoom);
   {
     const OwnStream stream;
-    launch_pack(kind, sample, kBytes, buffer, tally(1), nullptr, {2}, stream);
+    launch_pack(kind, sample, kBytes, buffer, tally(1), nullptr, 0, {2}, stream);
     unpack(kind, result, kBytes, buffer, {2}, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
@@ -173,7 +173,7 @@ void Packer::pack(
     codec::Grid most,
     cudaStream_t stream) {
   (void)available(kind); // the first call makes the tally
-  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, most, stream);
+  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, pace_, most, stream);
 }
 
 size_t Packer::pack(
@@ -229,7 +229,7 @@ void Packer::repack(
     const uint32_t* differs,
     codec::Grid most,
     cudaStream_t stream) {
-  launch_pack(kind, data, bytes, buffer, nullptr, differs, most, stream);
+  launch_pack(kind, data, bytes, buffer, nullptr, differs, 0, most, stream);
 }
 
 void Packer::launch_pack(
@@ -239,6 +239,7 @@ void Packer::launch_pack(
     const HostBuffer& buffer,
     codec::Tally* tally,
     const uint32_t* only_if,
+    uint64_t pace,
     codec::Grid most,
     cudaStream_t stream) {
   const Kernels& kernels = required(kind, fits(data, bytes, buffer));
@@ -256,7 +257,8 @@ void Packer::launch_pack(
       codec::Bytes{static_cast<const char*>(data), bytes},
       parts_of(buffer, codec::buffer_bytes(bytes)),
       tally,
-      only_if);
+      only_if,
+      pace);
 }
 
 void Packer::unpack(

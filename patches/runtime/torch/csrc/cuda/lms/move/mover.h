@@ -146,6 +146,9 @@ class Mover {
   double in_rate(bool compressed) {
     return transfer_.in_rate(engine(compressed));
   }
+  double copy_out_rate() {
+    return transfer_.copy_out_rate();
+  }
 
   // ---- release ----
 

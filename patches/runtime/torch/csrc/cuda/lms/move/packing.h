@@ -54,10 +54,13 @@ class Packing {
 
   // Whether the program waits for transfers for much of its time. Otherwise they leave more of the
   // GPU to the program, and are slower. They do not move by way of device memory then: that lets
-  // transfers in both directions get on, but a single one begins to arrive later.
-  void hurry(bool hurry) {
-    hurry_ = hurry;
+  // transfers in both directions get on, but a single one begins to arrive later. `out_rate` is
+  // that of copies to the host, in bytes per second; 0 if it is not known.
+  void hurry() {
+    hurry_ = true;
+    packer_.pace(0);
   }
+  void take_time(double out_rate);
 
   // The next three are for a block whose host copy is packed. They throw c10::Error. Two of them
   // use both streams of a direction, and return the one on which they end. Copies wait for kernels

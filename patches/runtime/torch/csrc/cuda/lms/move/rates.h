@@ -44,12 +44,15 @@ class Rates {
     return 0;
   }
 
-  // The same, but if none was large, that of transfers which move bytes in another way, if it is
+  // The median; 0 if none was large.
+  double known() const {
+    return large() ? median() : 0;
+  }
+
+  // The median, but if none was large, that of transfers which move bytes in another way, if it is
   // higher.
   double median_or(const Rates& other) const {
-    const bool large = std::any_of(
-        rates_.begin(), rates_.end(), [](const Rate& rate) { return rate.bytes >= kLarge; });
-    return large ? median() : std::max(median(), other.median());
+    return large() ? median() : std::max(median(), other.median());
   }
 
  private:
@@ -59,6 +62,11 @@ class Rates {
     double rate; // bytes per second
     size_t bytes;
   };
+
+  bool large() const {
+    return std::any_of(
+        rates_.begin(), rates_.end(), [](const Rate& rate) { return rate.bytes >= kLarge; });
+  }
 
   std::deque<Rate> rates_; // the newest last
 };

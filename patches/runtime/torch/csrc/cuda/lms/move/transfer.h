@@ -63,6 +63,11 @@ class Transfer {
     return in_.rate(engine);
   }
 
+  // That of large copies to the host; 0 as long as there was none.
+  double copy_out_rate() {
+    return out_.copied.rates().known();
+  }
+
   // The pool for events of this device.
   EventPool& events() {
     return events_;
