@@ -1,6 +1,6 @@
 """Trains models at tight limits, on demand and planned, beside the bound of the link and peers.
 
-    python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...]
+    python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...] [--traces]
 
 needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
 and leaves planned.json and planned.md in DIR, which have what was measured so far if it does not
@@ -15,6 +15,8 @@ nothing deterministic, see compiled.py.
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, which
 PYTORCH_LMS_COMPRESSION=off leaves out, and those that use less of the limit.
+
+With --traces, DIR has a trace of each workload in memory, too, for `lmsbuild simulate`.
 
 The bound of an iteration is that of one hill: what is above the limit has to leave before the peak
 and to come back after it, so an iteration takes at least max(forward, X / out) + max(backward and
@@ -205,6 +207,23 @@ def rates() -> dict[str, float]:
     return found
 
 
+def record(workload: Workload, path: Path) -> None:
+    """Writes a trace of three iterations in memory."""
+    import torch
+    import torch.cuda.lms
+
+    torch.cuda.set_enabled_lms(True)
+    training = Training(workload)
+    training.step()
+    with torch.cuda.lms.record(path):
+        for _ in range(3):
+            training.step()
+    del training
+    torch.cuda.set_enabled_lms(False)
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def iterations_of(workload: Workload, mode: str) -> int:
     """With LMS."""
     if mode == "on demand" and not workload.varying:
@@ -212,7 +231,7 @@ def iterations_of(workload: Workload, mode: str) -> int:
     return workload.iterations
 
 
-def measure(name: str, modes: Sequence[str]) -> dict[str, Any]:
+def measure(name: str, modes: Sequence[str], traces: Path | None) -> dict[str, Any]:
     """In memory, and with LMS in each of the modes at each limit."""
     import torch
 
@@ -223,6 +242,8 @@ def measure(name: str, modes: Sequence[str]) -> dict[str, Any]:
     found = {"rates": speed, "parts": parts(workload), "bounds": {}, "rows": []}
     memory = run(workload, workload.iterations, lms=False)
     found["memory"] = memory
+    if traces:
+        record(workload, traces / f"{name}.json.gz")
     import torch.cuda.lms
 
     for part in workload.limits:
@@ -349,6 +370,7 @@ def main() -> int:
     )
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
+    parser.add_argument("--traces", action="store_true", help="also record workloads in memory")
     arguments = parser.parse_args()
     title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
     about, results = machine.describe(), {}
@@ -359,8 +381,10 @@ def main() -> int:
         tables = tables_of(results, arguments.kept)
         report.write(arguments.out, "planned", title, about, tables, results, shown=shown)
 
+    if arguments.traces:
+        arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.workloads:
-        if found := server.run(measure, name, own):
+        if found := server.run(measure, name, own, arguments.out if arguments.traces else None):
             results[name] = found
             write()
     for mode in (mode for mode in arguments.modes if mode in PEERS):
