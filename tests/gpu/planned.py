@@ -13,8 +13,8 @@ with more memory. TRL's offloading needs trl. Offloading by compiled code keeps
 nothing deterministic, see compiled.py.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
-beside the next one. The first iterations are on demand. Then come those that try compression, which
-PYTORCH_LMS_COMPRESSION=off leaves out, and those that use less of the limit.
+beside the next one. The first iterations are on demand. Then come those that try compression, and
+those that use less of the limit. "copied" is planned without compression.
 
 With --traces, DIR has a trace of each workload in memory, too, for `lmsbuild simulate`.
 
@@ -42,7 +42,7 @@ import report
 from peers import OFFLOADERS, PEERS, Peer
 from workloads import GB, WORKLOADS, Workload
 
-MODES = ("on demand", "planned", *PEERS)
+MODES = ("on demand", "planned", "copied", *PEERS)
 PEER_ITERATIONS = 4  # after the first, each does the same
 ON_DEMAND_ITERATIONS = 6  # the same
 # Several threads pin what peers keep in host memory. One takes a second for each GB.
@@ -253,7 +253,8 @@ def measure(name: str, modes: Sequence[str], traces: Path | None) -> dict[str, A
         for mode in modes:
             torch.cuda.set_enabled_lms(True)
             torch.cuda.set_limit_lms(limit)
-            torch.cuda.lms.set_planning(mode == "planned")
+            torch.cuda.lms.set_planning(mode != "on demand")
+            torch.cuda.lms.set_compression("off" if mode == "copied" else "auto")
             result = run(workload, iterations_of(workload, mode), lms=True)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
