@@ -1,5 +1,6 @@
 // The planner for ctypes: handles, and arrays that the caller owns.
 
+#include <torch/csrc/cuda/lms/plan/awaited.h>
 #include <torch/csrc/cuda/lms/plan/on_demand.h>
 #include <torch/csrc/cuda/lms/plan/plain.h>
 #include <torch/csrc/cuda/lms/plan/planner.h>
@@ -179,6 +180,13 @@ Result* lms_copy_plainly(const Trace* trace, int64_t limit, const double* rates)
   return result;
 }
 
+// As above, with what operators wait for.
+Result* lms_find_awaited(const Trace* trace, int64_t limit, const double* rates) {
+  auto* const result = new Result{plan(*trace, machine_of(limit, rates)), 0};
+  find_awaited(result->plan);
+  return result;
+}
+
 void lms_result_delete(Result* result) {
   delete result;
 }
@@ -227,7 +235,8 @@ void lms_moves(const Result* result, int64_t* move) {
         from.drop_before,
         from.fetch_before,
         from.needed_at,
-        from.packs};
+        from.packs,
+        from.awaited};
     move = std::copy(std::begin(values), std::end(values), move);
   }
 }

@@ -51,6 +51,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
         [ctypes.c_void_p, ctypes.c_int64, _DOUBLES],
     ),
     "lms_copy_plainly": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
+    "lms_find_awaited": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
     "lms_replay": (
         ctypes.c_void_p,
         [
@@ -130,6 +131,7 @@ class Move:
     fetch_before: int
     needed_at: int
     packs: bool = True
+    awaited: bool = False
 
 
 @dataclass
@@ -209,6 +211,11 @@ class Planner:
             made = self._library.lms_copy_plainly(handle, *_machine(machine))
             return self._read(made, trace)
 
+    def find_awaited(self, trace: Trace, machine: Machine) -> Result:
+        """A plan that says for which copies operators stand still."""
+        with _Handle(self._library, trace) as handle:
+            return self._read(self._library.lms_find_awaited(handle, *_machine(machine)), trace)
+
     def replay(
         self,
         trace: Trace,
@@ -267,7 +274,7 @@ class Planner:
         seconds = (ctypes.c_double * 4)()
         library.lms_numbers(handle, numbers)
         library.lms_seconds(handle, seconds)
-        rows = (ctypes.c_int64 * (7 * numbers[3]))()
+        rows = (ctypes.c_int64 * (8 * numbers[3]))()
         library.lms_moves(handle, rows)
         size = len(trace.seconds)
         starts, stalls = (ctypes.c_double * size)(), (ctypes.c_double * size)()
@@ -280,8 +287,8 @@ class Planner:
             infeasible=numbers[1],
             infeasible_bytes=numbers[2],
             moves=[
-                Move(*rows[i : i + 2], bool(rows[i + 2]), *rows[i + 3 : i + 6], bool(rows[i + 6]))
-                for i in range(0, len(rows), 7)
+                Move(*row[:2], bool(row[2]), *row[3:6], *map(bool, row[6:]))
+                for row in (rows[i : i + 8] for i in range(0, len(rows), 8))
             ],
             bytes_out=numbers[5],
             bytes_in=numbers[6],

@@ -587,6 +587,7 @@ def sleeping(device):
     torch.cuda.lms.set_compression("auto")
     torch.cuda.set_limit_lms(40 << 20)
     torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._keep_plans(True)
     found = []
     for _ in range(36):
         device.reset_counts()
@@ -595,6 +596,39 @@ def sleeping(device):
         torch.cuda.synchronize()
         compressed = torch.cuda.lms.stats()["compressed_count"] > before
         found.append([compressed, int(device.napped() * 1e6)])
+    torch.cuda.lms._keep_plans(False)
+    return found
+
+
+def standing_still(device):
+    """For 40 iterations: bytes that are written, and the seconds that kernels slept meanwhile.
+
+    Half of each byte is left. The link needs longer for that than operators run.
+    """
+    import torch
+    from simcuda.hill import COUNT, end, operate
+
+    torch.cuda.lms.set_compression("auto")
+    torch.cuda.set_limit_lms(40 << 20)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.lms._keep_plans(True)
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randint(0, 1 << 16, (1 << 20,), generator=generator).to(torch.int32).cuda()
+    found = []
+    for _ in range(40):
+        device.reset_counts()
+        before = torch.cuda.lms.stats()["compressed_written_bytes"]
+        held = []
+        for _ in range(COUNT):
+            held.append(half.bitwise_not())
+            operate(device)
+        while held:
+            held.pop().bitwise_not_()
+            operate(device)
+        end()
+        written = torch.cuda.lms.stats()["compressed_written_bytes"] - before
+        found.append([written, device.napped()])
+    torch.cuda.lms._keep_plans(False)
     return found
 
 
@@ -721,6 +755,14 @@ class TestAuto:
         assert not any(slept for compressed, slept in found if not compressed)
         # Before, there are plans whose transfers the program waits for.
         assert all(compressed and slept > 0 for compressed, slept in found[-10:]), found
+
+    @simulated
+    def test_kernels_fill_the_link_while_no_operator_runs(self):
+        """One block of six leaves meanwhile."""
+        found = run_sim(standing_still, mib=512, timing=1, to_host=1000, to_device=1000)
+        written, slept = found[-1]
+        assert written > 0
+        assert 0 < slept < 0.9 * written / (0.8 * 1e9), found
 
     @simulated
     def test_the_first_iteration_of_a_way_does_not_count(self):

@@ -246,6 +246,7 @@ void Follower::perform(const Action& action) {
   }
   if (action.kind == Action::Kind::Copy) {
     block->packs = action.packs;
+    block->awaited = action.awaited;
     if (room_.copy_ahead(*block)) {
       ++stats_.copied_ahead_count;
       expect_end(*block, action.ended);

@@ -40,9 +40,9 @@ constexpr unsigned kLeastBlocks = 24;
 constexpr double kFewThreadBlocks = 12;
 constexpr unsigned kLeastFewBlocks = 16;
 constexpr unsigned kMostFewBlocks = 32;
-// Such programs would wait for the stores of kernels that fill the link, see codec/pace.cpp.
-// Kernels write this part of what copies could move. On an H200, operators are slower from 46 of 55
-// GB/s on (docs/results/2026-11-29-beside.md).
+// Their operators would wait for the stores of kernels that fill the link, see codec/pace.cpp.
+// While operators run, kernels write this part of what copies could move. On an H200, operators are
+// slower from 46 of 55 GB/s on (docs/results/2026-11-29-beside.md).
 constexpr double kPace = 0.8;
 
 } // namespace
@@ -87,11 +87,6 @@ double Packing::most_left() const {
   return hurry_ && out_ && in_ ? kMostLeft : kMostLeftDirect;
 }
 
-void Packing::take_time(double out_rate) {
-  hurry_ = false;
-  packer_.pace(kPace * out_rate);
-}
-
 codec::Grid Packing::grid(const Known* known) const {
   const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
@@ -115,6 +110,7 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
         host.packed, data, block.size, host.buffer, left, most, kernels, copies, *out_);
     return copies.stream();
   }
+  packer_.pace(hurry_ || block.awaited ? 0 : kPace * out_rate_);
   packer_.pack(host.packed, data, block.size, host.buffer, most, kernels);
   return kernels;
 }

@@ -58,9 +58,11 @@ class Packing {
   // that of copies to the host, in bytes per second; 0 if it is not known.
   void hurry() {
     hurry_ = true;
-    packer_.pace(0);
   }
-  void take_time(double out_rate);
+  void take_time(double out_rate) {
+    hurry_ = false;
+    out_rate_ = out_rate;
+  }
 
   // The next three are for a block whose host copy is packed. They throw c10::Error. Two of them
   // use both streams of a direction, and return the one on which they end. Copies wait for kernels
@@ -155,6 +157,7 @@ class Packing {
   codec::Kind unprepared_ = codec::Kind::None;
   bool useful_ = false;
   bool hurry_ = true;
+  double out_rate_ = 0; // only used without hurry
 };
 
 } // namespace torch::cuda::lms
