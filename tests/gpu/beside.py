@@ -60,9 +60,9 @@ def transfers(
         name = f"{each} x {count}"
         yield name, (partial(case.pack, count), partial(case.unpack, count))
         for rate in rates:
-            case.packer.pace(rate * 1e9)
+            case.packer.rate = rate * 1e9
             yield f"{name}, at most {rate:g} GB/s", (partial(case.pack, count),)
-        case.packer.pace(0)
+        case.packer.rate = 0
         ways = (partial(case.pack_staged, count), partial(case.unpack_staged, count))
         yield f"{name}, staged", ways
 

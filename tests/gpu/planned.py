@@ -207,21 +207,16 @@ def rates() -> dict[str, float]:
     return found
 
 
-def record(workload: Workload, path: Path) -> None:
-    """Writes a trace of three iterations in memory."""
+def record(training: Training, path: str | Path) -> None:
+    """Turns LMS on, and writes a trace of three iterations. There has to be no limit."""
     import torch
     import torch.cuda.lms
 
     torch.cuda.set_enabled_lms(True)
-    training = Training(workload)
     training.step()
     with torch.cuda.lms.record(path):
         for _ in range(3):
             training.step()
-    del training
-    torch.cuda.set_enabled_lms(False)
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def iterations_of(workload: Workload, mode: str) -> int:
@@ -243,7 +238,10 @@ def measure(name: str, modes: Sequence[str], traces: Path | None) -> dict[str, A
     memory = run(workload, workload.iterations, lms=False)
     found["memory"] = memory
     if traces:
-        record(workload, traces / f"{name}.json.gz")
+        record(Training(workload), traces / f"{name}.json.gz")
+        torch.cuda.set_enabled_lms(False)
+        gc.collect()
+        torch.cuda.empty_cache()
     import torch.cuda.lms
 
     for part in workload.limits:

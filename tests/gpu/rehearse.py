@@ -126,7 +126,7 @@ def without_computing(durations: Durations, workspace: float) -> Any:
 
 def rehearse(device: Any, options: argparse.Namespace) -> None:
     import torch
-    from planned import Training
+    from planned import Training, record
     from workloads import GB, WORKLOADS
 
     def timed(what: Callable[[], Any]) -> float:
@@ -146,11 +146,7 @@ def rehearse(device: Any, options: argparse.Namespace) -> None:
         if workload.seconds:
             durations.scale = workload.seconds / seconds
         if options.trace:
-            torch.cuda.set_enabled_lms(True)
-            training.step()
-            with torch.cuda.lms.record(options.trace):
-                for _ in range(3):
-                    training.step()
+            record(training, options.trace)
             return
         forward = timed(training.forward)
         seconds = timed(training.step)

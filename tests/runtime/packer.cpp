@@ -96,15 +96,13 @@ int packer_pack(
     size_t count,
     unsigned blocks,
     unsigned threads,
-    cudaStream_t stream) {
+    cudaStream_t stream,
+    double rate) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->pack(static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, stream);
+    packer->pack(
+        static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, rate, stream);
   });
-}
-
-void packer_pace(Packer* packer, double rate) {
-  packer->pace(rate);
 }
 
 int packer_repack(

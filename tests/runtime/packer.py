@@ -38,8 +38,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("available", ctypes.c_bool, pointer, number),
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
-        ("pace", None, pointer, ctypes.c_double),
-        ("pack", number, *block, *grid, pointer),
+        ("pack", number, *block, *grid, pointer, ctypes.c_double),
         ("repack", number, *block, pointer, *grid, pointer),
         ("unpack", number, *block, *grid, pointer),
         ("direction_new", pointer),
@@ -63,9 +62,11 @@ class Packer:
 
     Attributes:
         threads: those of each thread block, a multiple of 32.
+        rate: the most bytes per second that pack() writes; 0: as many as the link takes.
     """
 
     threads = 256
+    rate = 0.0
 
     def __init__(self, library: ctypes.CDLL, device: int = 0) -> None:
         self._library = library
@@ -102,10 +103,6 @@ class Packer:
     def fits(self, data: int, size: int, parts: Sequence[tuple[int, int]]) -> bool:
         return bool(self._library.packer_fits(data, size, *_parts(parts)))
 
-    def pace(self, rate: float) -> None:
-        """From now on, pack() writes at most so many bytes per second; 0: as many as it can."""
-        self._library.packer_pace(self._self, rate)
-
     def pack(
         self,
         kind: int,
@@ -115,7 +112,7 @@ class Packer:
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
-        self._run("pack", kind, data, size, parts, blocks, stream)
+        self._run("pack", kind, data, size, parts, blocks, stream, self.rate)
 
     def unpack(
         self,

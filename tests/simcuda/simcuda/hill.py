@@ -8,16 +8,34 @@ from typing import Any
 COUNT = 14  # tensors, of 4 MiB
 
 
-def hill(device: Any, at_the_peak: Callable[[], object] = lambda: None) -> None:
-    """Allocates tensors, uses them in the other order, and ends an iteration of LMS.
+def constant(number: int) -> Any:
+    """A tensor that shrinks to nearly nothing."""
+    import torch
+
+    return torch.full((1 << 20,), float(number), device="cuda")
+
+
+def numbers(bits: int) -> Callable[[int], Any]:
+    """What makes tensors of numbers of 32 bits that need so many."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 1 << bits, (1 << 20,), generator=generator).to(torch.int32).cuda()
+    return lambda _: values.bitwise_not()
+
+
+def hill(
+    device: Any,
+    at_the_peak: Callable[[], object] = lambda: None,
+    make: Callable[[int], Any] = constant,
+) -> None:
+    """Makes tensors with these numbers, uses them in the other order, and ends an iteration of LMS.
 
     Each of its 2 * COUNT operators takes 1 ms. Waits for the device, and for the plan.
     """
-    import torch
-
     held = []
-    for value in range(COUNT):
-        held.append(torch.full((1 << 20,), float(value), device="cuda"))
+    for number in range(COUNT):
+        held.append(make(number))
         operate(device)
     at_the_peak()
     while held:

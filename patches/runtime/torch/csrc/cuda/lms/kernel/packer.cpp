@@ -171,9 +171,12 @@ void Packer::pack(
     size_t bytes,
     const HostBuffer& buffer,
     codec::Grid most,
+    double rate,
     cudaStream_t stream) {
+  constexpr double kMib = 1 << 20;
+  const auto pace = rate > 0 ? static_cast<uint64_t>(kMib * 1e9 / rate) : 0; // ns for 1 MiB
   (void)available(kind); // the first call makes the tally
-  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, pace_, most, stream);
+  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, pace, most, stream);
 }
 
 size_t Packer::pack(

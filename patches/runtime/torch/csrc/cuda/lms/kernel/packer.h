@@ -55,21 +55,17 @@ class Packer {
   // Whether they can unpack what they packed into a buffer, which may have been cut off since.
   static bool holds(const void* data, size_t bytes, const HostBuffer& buffer);
 
-  // From now on, the first pack() writes at most so many bytes per second; 0: as many as it can.
-  void pace(double rate) {
-    constexpr double kMib = 1 << 20;
-    pace_ = rate > 0 ? static_cast<uint64_t>(kMib * 1e9 / rate) : 0;
-  }
-
-  // Packs a block into the buffer, with at most these thread blocks. What is packed one after
-  // the other has to be on the same stream, or on streams that wait for each other. Throws
-  // c10::Error if the kind is not available, if the block does not fit, or if the launch fails.
+  // Packs a block into the buffer, with at most these thread blocks, and writes at most `rate`
+  // bytes per second; 0: as many as the link takes. What is packed one after the other has to be on
+  // the same stream, or on streams that wait for each other. Throws c10::Error if the kind is not
+  // available, if the block does not fit, or if the launch fails.
   void pack(
       codec::Kind kind,
       const void* data,
       size_t bytes,
       const HostBuffer& buffer,
       codec::Grid most,
+      double rate,
       cudaStream_t stream);
 
   // The same by way of device memory. The buffer needs staging.buffer_bytes(bytes). `share` is what
@@ -171,7 +167,6 @@ class Packer {
   const c10::DeviceIndex device_;
   std::array<Kernels, codec::kKinds> kernels_;
   PinnedMemory sample_; // of try_out(); kept, because to free it waits for the device
-  uint64_t pace_ = 0; // ns for 1 MiB
   DeviceMemory tally_; // two codec::Tally: of pack(), and of try_out(), which may run meanwhile
 };
 

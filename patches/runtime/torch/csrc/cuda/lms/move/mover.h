@@ -146,6 +146,7 @@ class Mover {
   double in_rate(bool compressed) {
     return transfer_.in_rate(engine(compressed));
   }
+  // That of large copies to the host; 0 as long as there was none.
   double copy_out_rate() {
     return transfer_.copy_out_rate();
   }

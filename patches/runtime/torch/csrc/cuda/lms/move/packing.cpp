@@ -110,8 +110,8 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
         host.packed, data, block.size, host.buffer, left, most, kernels, copies, *out_);
     return copies.stream();
   }
-  packer_.pace(hurry_ || block.awaited ? 0 : kPace * out_rate_);
-  packer_.pack(host.packed, data, block.size, host.buffer, most, kernels);
+  const double rate = hurry_ || block.awaited ? 0 : kPace * out_rate_;
+  packer_.pack(host.packed, data, block.size, host.buffer, most, rate, kernels);
   return kernels;
 }
 

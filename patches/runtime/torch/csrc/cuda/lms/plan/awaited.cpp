@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <map>
+#include <set>
 #include <utility>
 
 namespace torch::cuda::lms::plan {
@@ -47,16 +47,15 @@ class Stalls {
 void find_awaited(Plan& plan) {
   constexpr double kMost = 0.5; // of a copy
   const Stalls stalls(plan.prediction);
-  std::map<std::pair<uint32_t, Place>, bool> awaited; // by block and place
+  std::set<std::pair<uint32_t, Place>> awaited; // copies, by block and place
   for (const Movement& copy : plan.prediction.movements) {
-    if (copy.kind == Movement::Kind::Out) {
-      awaited[{copy.block, copy.place}] =
-          stalls.by(copy.end) - stalls.by(copy.begin) > kMost * (copy.end - copy.begin);
+    if (copy.kind == Movement::Kind::Out &&
+        stalls.by(copy.end) - stalls.by(copy.begin) > kMost * (copy.end - copy.begin)) {
+      awaited.insert({copy.block, copy.place});
     }
   }
   for (Move& move : plan.moves) {
-    const auto found = awaited.find({move.block, move.copy_after});
-    move.awaited = move.copies && found != awaited.end() && found->second;
+    move.awaited = awaited.count({move.block, move.copy_after}) != 0;
   }
 }
 
