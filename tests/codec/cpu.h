@@ -35,20 +35,18 @@ static T atomicAdd(T* to, T value) {
   return before;
 }
 template <typename T>
-static T atomicMax(T* to, T value) {
-  const T before = *to;
-  *to = before < value ? value : before;
-  return before;
-}
-template <typename T>
 static T atomicExch(T* to, T value) {
   const T before = *to;
   *to = value;
   return before;
 }
 
+// The nanoseconds that packing has waited, and by how many the clock is set in its first nap.
+static uint64_t waited = 0, clock_set = 0;
+#define LMS_NAPS(nanoseconds) (napped += clock_set, clock_set = 0, waited += (nanoseconds))
+
 // How each kind is called. `counts` gets the bytes of host memory that were read and written, and
-// the nanoseconds that packing has waited. It has the nanoseconds until the first turn before.
+// the nanoseconds that packing has waited. The last one has what the clock is set by before.
 struct Call {
   char* const* parts;
   const uint64_t* sizes;
@@ -83,11 +81,11 @@ static Parts parts_of(const Call& call) {
 #define LMS_INTERFACE(kind)                                                        \
   extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) { \
     Tally tally{};                                                                 \
-    const u64 began = nanoseconds();                                               \
-    tally.turn = call.counts[2] == 0 ? 0 : began + call.counts[2];                 \
+    waited = 0;                                                                    \
+    clock_set = call.counts[2];                                                    \
     const Parts parts = parts_of<Parts>(call);                                     \
     run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr, call.pace); }); \
-    call.counts[2] = nanoseconds() - began;                                        \
+    call.counts[2] = waited;                                                       \
     return tally.packed + tally.raw + tally.lines + tally.done == 0;               \
   }                                                                                \
   extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \

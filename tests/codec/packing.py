@@ -216,12 +216,12 @@ class Codec:
         blocks: int = 3,
         *,
         pace: int = 0,
-        turn: int = 0,
+        clock: int = 0,
     ) -> Packed:
         """Packs bytes into a buffer of some parts, with some thread blocks of one warp.
 
-        Writes no more than 1 MiB in `pace` nanoseconds. The first turn begins in `turn` ns.
-
+        They write no more than 1 MiB in `pace` nanoseconds. The clock is set forward by `clock` ns
+        when the first of them waits, or back.
 
         Asserts that nothing is written beside what the kernel says that it writes.
         """
@@ -231,7 +231,7 @@ class Codec:
         need = self.host.buffer_bytes(size)
         each = -(-need // parts // ALIGN) * ALIGN
         memory = [aligned(each + 64) for _ in range(parts)]
-        counts = (ctypes.c_uint64 * 3)(0, 0, turn)
+        counts = (ctypes.c_uint64 * 3)(0, 0, clock % 2**64)
         library = self._kernels[kind]
         buffer = [part[:each] for part in memory]
         call = _call(buffer, blocks, counts, pace)

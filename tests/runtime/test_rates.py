@@ -36,7 +36,12 @@ def test_many_small_transfers_count_as_their_bytes_do(program):
 
 
 def test_old_transfers_are_forgotten(program):
-    assert median(program, (MIB << 10, 1), *[(MIB, 1)] * 63) == MIB
+    assert median(program, *[(MIB, 1)] * 31, *[(MIB, 2)] * 31) == MIB / 2
+
+
+def test_many_small_transfers_do_not_make_forget_large_ones(program):
+    """When blocks are compressed, only small ones are copied."""
+    assert median(program, (256 * MIB, 4), *[(MIB, 1)] * 100) == 64 * MIB
 
 
 def test_small_transfers_say_little(program):

@@ -32,10 +32,12 @@ constexpr char kBefore[] = R"cpp(
     void* (*view)(const void*);
     int (*touch)(void*, const void*, size_t, int);
     void (*used)(void*, const void*, size_t, int);
-    void (*napped)(void*, unsigned);
+    void (*napped)(void*, unsigned long long);
     void (*trap)(void*);
   };
   static thread_local const Hooks* hooks;
+  // Nanoseconds that the thread block has slept.
+  static thread_local unsigned long long slept;
 
   struct Index {
     unsigned x, y, z;
@@ -53,7 +55,7 @@ constexpr char kBefore[] = R"cpp(
 #define LMS_THREADS 1
 #define LMS_READS(pointer, size) hooks->used(hooks->state, pointer, size, 0)
 #define LMS_WRITES(pointer, size) hooks->used(hooks->state, pointer, size, 1)
-#define LMS_NAPS(nanoseconds) hooks->napped(hooks->state, nanoseconds)
+#define LMS_NAPS(nanoseconds) (slept += (nanoseconds))
 
   static inline void __syncthreads() {}
   static inline void __threadfence() {}
@@ -73,13 +75,6 @@ constexpr char kBefore[] = R"cpp(
   template <typename T>
   static T atomicAdd(T* to, T value) {
     return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
-  }
-  static unsigned long long atomicMax(unsigned long long* to, unsigned long long value) {
-    auto before = __atomic_load_n(to, __ATOMIC_SEQ_CST);
-    while (before < value && !__atomic_compare_exchange_n(
-                                 to, &before, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-    }
-    return before;
   }
   template <typename T>
   static T atomicExch(T* to, T value) {
@@ -133,9 +128,13 @@ constexpr char kAfter[] = R"cpp(
     Work* const work = static_cast<Work*>(prepared);
     hooks = by;
     gridDim.x = blocks;
+    unsigned long long longest = 0; // on a GPU, thread blocks run at the same time
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+      slept = 0;
       std::apply(kernel, *work);
+      longest = slept < longest ? longest : slept;
     }
+    hooks->napped(hooks->state, longest);
     delete work;
   }
 

@@ -22,8 +22,8 @@ struct KernelHooks {
   int (*touch)(void* state, const void* pointer, size_t size, int write);
   // The kernel is running, and reads or writes the bytes.
   void (*used)(void* state, const void* pointer, size_t size, int write);
-  // The kernel sleeps for so many nanoseconds.
-  void (*napped)(void* state, unsigned nanoseconds);
+  // Called at the end: the most nanoseconds that a thread block has slept.
+  void (*napped)(void* state, unsigned long long nanoseconds);
   // The kernel has stopped with an error.
   void (*trap)(void* state);
 };

@@ -69,7 +69,7 @@ void used(void* stream, const void* pointer, size_t size, int write) {
       *static_cast<Stream*>(stream), pointer, size, write ? AccessKind::kWrite : AccessKind::kRead);
 }
 
-void napped(void*, unsigned nanoseconds) {
+void napped(void*, unsigned long long nanoseconds) {
   state().napped += nanoseconds;
 }
 

@@ -61,9 +61,8 @@ struct Tally {
   u64 raw; // chunks
   u64 lines;
   u64 done; // warps
-  u64 turn; // see Pace
 };
-static_assert(sizeof(Tally) == 40, "as in kernels.h");
+static_assert(sizeof(Tally) == 32, "as in kernels.h");
 
 static_assert(sizeof(Scratch) == 4096, "as in kernels.h");
 
@@ -208,32 +207,21 @@ LMS_INLINE void copy_rest_in(char* to, const Place& at, u32 size) {
   });
 }
 
-// What a chunk has taken.
-struct Ticket {
-  u32 place; // in the units of who gave it
-  u32 turn; // to be written
-};
-
-// Where packed chunks go. take() gives a chunk its place, in one lane, and offset() says later where
-// that is in the buffer, when it may be written.
+// Where packed chunks go. take() gives a chunk its place, in one lane, in units of its own, and
+// offset() says later where that is in the buffer, when it may be written.
 struct Direct {
   const Parts& host;
   u64 slots;
   Tally* tally; // null: every chunk has a place of its full size
-  const u64& pace; // 0 without a tally
+  Pace pace;
 
-  LMS_DEVICE Pace own_pace() const {
-    return {tally == nullptr ? nullptr : &tally->turn, pace};
+  LMS_DEVICE u32 take(u64 chunk, u32 used) {
+    return tally == nullptr ? u32(chunk * (kChunk / kLine))
+                            : u32(atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine)));
   }
-
-  LMS_DEVICE Ticket take(u64 chunk, u32 used) const {
-    const u64 line = tally == nullptr ? chunk * (kChunk / kLine)
-                                      : atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine));
-    return {u32(line), own_pace().take(used)};
-  }
-  LMS_DEVICE u64 offset(const Ticket& ticket, u32) const {
-    own_pace().wait(ticket.turn);
-    return slots + u64(ticket.place) * kLine;
+  LMS_DEVICE u64 offset(u32 line, u32 used) {
+    pace.wait(used);
+    return slots + u64(line) * kLine;
   }
   LMS_DEVICE Place place(u64 offset) const {
     return place_at(host, offset);
@@ -253,11 +241,11 @@ struct Staged {
   u64* vectors;
   u64* lines;
 
-  LMS_DEVICE Ticket take(u64, u32 used) const {
-    return {u32(atomicAdd(vectors, u64(used / 16))), 0};
+  LMS_DEVICE u32 take(u64, u32 used) const {
+    return u32(atomicAdd(vectors, u64(used / 16)));
   }
-  LMS_DEVICE u64 offset(const Ticket& ticket, u32 used) const {
-    const u64 place = u64(ticket.place) * 16;
+  LMS_DEVICE u64 offset(u32 vector, u32 used) const {
+    const u64 place = u64(vector) * 16;
     return place + used <= chunks.size
         ? piece.begin + place
         : piece.beyond + atomicAdd(lines, u64((used + kLine - 1) / kLine)) * kLine;
@@ -281,14 +269,14 @@ struct Packed {
 
 // Packs the groups from the first one on, one after every `warps`.
 template <typename To>
-LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps, const To& to) {
+LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps, To& to) {
   Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
   const u64 whole = source.size / kChunk;
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
 
   Packed all{0, 0};
-  Lanes<Ticket> ticket;
+  Lanes<u32> taken;
   Lanes<u64> offset_of;
   Lanes<Vectors> ahead;
   if (first < end && first * kGroup < whole) {
@@ -315,7 +303,7 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
       }
       each_lane([&](u32 lane) {
         if (lane == 0) {
-          ticket[lane] = to.take(chunk, used);
+          taken[lane] = to.take(chunk, used);
         }
       });
       if (chunk < whole) {
@@ -323,7 +311,7 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
       }
       each_lane([&](u32 lane) {
         if (lane == 0) {
-          offset_of[lane] = to.offset(ticket[lane], used);
+          offset_of[lane] = to.offset(taken[lane], used);
         }
       });
       const u64 offset = from(offset_of, 0);
@@ -384,8 +372,9 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace) {
   const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
   const u64 slots = slots_of(chunks);
-  const Direct to{host, slots, tally, pace};
-  const Packed all = pack_groups(source, warp, (chunks + kGroup - 1) / kGroup, warps, to);
+  const u64 groups = (chunks + kGroup - 1) / kGroup;
+  Direct to{host, slots, tally, {pace, warp, warps < groups ? warps : groups}};
+  const Packed all = pack_groups(source, warp, groups, warps, to);
   if (threadIdx.x % 32 != 0) {
     return;
   }
@@ -403,7 +392,7 @@ lms_pack_piece(
     Bytes source, Parts host, Target heads, Target chunks, Piece piece, Tally* tally, u64* vectors) {
   const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
   const u64 warps = u64(gridDim.x) * LMS_WARPS;
-  const Staged to{host, heads, chunks, piece, vectors, &tally->lines};
+  Staged to{host, heads, chunks, piece, vectors, &tally->lines};
   const Packed all = pack_groups(source, piece.first + warp, piece.end, warps, to);
   if (threadIdx.x % 32 == 0) {
     summarize(host, tally, all, warps * piece.pieces, piece.beyond);

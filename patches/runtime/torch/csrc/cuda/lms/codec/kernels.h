@@ -67,7 +67,6 @@ struct Tally {
   uint64_t raw;
   uint64_t lines; // that chunks in the buffer itself have taken so far
   uint64_t done;
-  uint64_t turn;
 };
 
 // Does nothing if the fourth parameter is not null and points to 0 on the device. Without a tally,

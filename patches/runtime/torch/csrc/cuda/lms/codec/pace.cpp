@@ -7,39 +7,44 @@ namespace torch::cuda::lms::codec::text {
 // The link takes stores as fast as kernels issue them, until it is full. Then they wait in the
 // memory system, and the stores of operators behind them. On an H200, convolutions beside a kernel
 // that fills the link take 8 ms longer for each GB of data, and 1 ms beside one that leaves some of
-// it (docs/results/2026-11-29-beside.md). So chunks take turns, which are as long as the link needs
-// for them, and a little longer. All warps use one counter.
+// it (docs/results/2026-11-29-beside.md).
+//
+// So each warp writes by a schedule of its own, which has a chunk at most every few microseconds. A
+// wait that was too long makes the next one shorter. With one counter for all warps, where a chunk
+// gets its turn when it is ready, it does not, and as naps take about as long as a chunk, kernels
+// wrote at 29 GB/s what should have been 42 (docs/results/2026-11-30-profile.md).
 const char* const kPace = R"cuda(
 struct Pace {
-  u64* next; // on the device: when the next turn begins, in ns
-  u64 duration; // of the turn of 1 MiB, in ns; 0: nobody waits
+  u64 duration; // of 1 MiB of this warp, in ns; 0: it never waits
+  u32 due; // when the warp may write, as nanoseconds() modulo 2^32
 
-  // Returns when the turn for this many bytes begins, as nanoseconds() modulo 2^32. Time that nobody
-  // has used is lost, because who makes up for it fills the link.
-  LMS_DEVICE u32 take(u32 bytes) const {
-    if (duration == 0) {
-      return 0;
-    }
-    const u64 now = nanoseconds();
-    const u64 turn = atomicAdd(next, bytes * duration >> 20);
-    if (turn + duration / 8 < now) {
-      atomicMax(next, now);
-    } else if (now + 4 * duration < turn) {
-      // The turns of all warps are shorter, so the clock has been set back.
-      atomicExch(next, now);
-      return u32(now);
-    }
-    return u32(turn);
-  }
+  // The time of 1 MiB of all warps; this one's number, and how many there are. They begin one after
+  // the other, so that they do not write at the same time.
+  LMS_DEVICE Pace(u64 all, u64 warp, u64 warps)
+      : duration(all * warps), due(all == 0 ? 0 : u32(nanoseconds() + warp * (kChunk * all >> 20))) {}
 
-  LMS_DEVICE void wait(u32 turn) const {
+  // Waits until a chunk of this many bytes may be written.
+  LMS_DEVICE void wait(u32 bytes) {
     constexpr u32 kNaps = 256; // some wait too short, but none forever
     if (duration == 0) {
       return;
     }
-    for (u32 i = 0; i < kNaps && int(turn - u32(nanoseconds())) > 0; ++i) {
-      nap();
+    const u32 most = u32(kChunk * duration >> 20);
+    u32 now = u32(nanoseconds());
+    if (int(due - now) > int(most)) {
+      due = now; // the clock has been set back
     }
+    for (u32 i = 0; i < kNaps && int(due - now) > 0; ++i) {
+      nap();
+      now = u32(nanoseconds());
+    }
+    // What the warp did not use before is lost, because who makes up for it fills the link. But a
+    // nap, and a tick of the clock, may have taken longer than a chunk.
+    const u32 late = most + 2048;
+    if (int(now - due) > int(late)) {
+      due = now - late;
+    }
+    due += u32(bytes * duration >> 20);
   }
 };
 )cuda";

@@ -35,9 +35,12 @@ constexpr size_t kForget = 16;
 // ResNet-50, ViT-L and Llama take the least time on an H200 where the link decides
 // (docs/results/2026-11-28-thread-blocks.md). With half as many again, compute is slower there.
 // Where the program hardly waits for transfers, it is slower with more than the second numbers.
+// Kernels that keep to kPace cost no more if they are half as many again, and are faster beside
+// convolutions and matrix products (docs/results/2026-11-30-profile.md).
 constexpr double kThreadBlocks = 24;
 constexpr unsigned kLeastBlocks = 24;
 constexpr double kFewThreadBlocks = 12;
+constexpr double kPacedThreadBlocks = 18;
 constexpr unsigned kLeastFewBlocks = 16;
 constexpr unsigned kMostFewBlocks = 32;
 // Their operators would wait for the stores of kernels that fill the link, see codec/pace.cpp.
@@ -87,9 +90,9 @@ double Packing::most_left() const {
   return hurry_ && out_ && in_ ? kMostLeft : kMostLeftDirect;
 }
 
-codec::Grid Packing::grid(const Known* known) const {
+codec::Grid Packing::grid(const Known* known, double few) const {
   const double left = known ? static_cast<double>(known->left) : 0;
-  const double all = hurry_ ? kThreadBlocks : kFewThreadBlocks; // if nothing shrinks
+  const double all = hurry_ ? kThreadBlocks : few; // if nothing shrinks
   const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
   const unsigned most = hurry_ ? codec::kMostBlocks : kMostFewBlocks;
   const auto wanted = left > 0 ? static_cast<unsigned>(all / left) : most;
@@ -99,7 +102,7 @@ codec::Grid Packing::grid(const Known* known) const {
 cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   const HostCopy& host = block.host;
   const Known* const known = this->known(block);
-  const codec::Grid most = grid(known);
+  const codec::Grid most = grid(known, kPacedThreadBlocks);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
   const double left = known && shrinks(*known) ? static_cast<double>(known->left) : 0;
   block.host.unseen = Like{block.size, block.origin.writer, host.packed, block.slot};
@@ -129,7 +132,7 @@ void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t s
 cudaStream_t
 Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels) {
   const HostCopy& host = block.host;
-  const codec::Grid most = grid(known(block));
+  const codec::Grid most = grid(known(block), kFewThreadBlocks);
   // The host is ahead of the device: what packs the block may not even have begun.
   const bool packed = !host.touched || host.touched->done();
   if (hurry_ && in_ && (packed || host.pieces != 0) && in_->takes(block.size)) {

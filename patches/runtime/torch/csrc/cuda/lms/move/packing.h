@@ -141,7 +141,8 @@ class Packing {
     return known(like(block).of(block.slot));
   }
   bool worth(const Block& block) const;
-  codec::Grid grid(const Known* known) const;
+  // `few` is for when the program hardly waits for transfers, if nothing shrinks.
+  codec::Grid grid(const Known* known, double few) const;
 
   const Settings& settings_;
   Packer packer_;

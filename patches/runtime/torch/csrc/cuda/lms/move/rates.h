@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <vector>
 
 namespace torch::cuda::lms {
@@ -14,9 +16,10 @@ class Rates {
   static constexpr size_t kLarge = size_t(1) << 20; // bytes
 
   void add(size_t bytes, double seconds) {
-    rates_.push_back({static_cast<double>(bytes) / seconds, bytes});
-    if (rates_.size() > kRates) {
-      rates_.pop_front();
+    std::deque<Rate>& alike = rates_[size_class(bytes)];
+    alike.push_back({static_cast<double>(bytes) / seconds, bytes});
+    if (alike.size() > kRates) {
+      alike.pop_front();
     }
   }
 
@@ -27,7 +30,10 @@ class Rates {
   // In bytes per second; 0 if there was none. At least half of the bytes went at least as fast. So
   // small transfers count little, which take longer for what they move.
   double median() const {
-    std::vector<Rate> rates(rates_.begin(), rates_.end());
+    std::vector<Rate> rates;
+    for (const auto& alike : rates_) {
+      rates.insert(rates.end(), alike.second.begin(), alike.second.end());
+    }
     std::sort(
         rates.begin(), rates.end(), [](const Rate& a, const Rate& b) { return a.rate > b.rate; });
     size_t bytes = 0;
@@ -56,19 +62,24 @@ class Rates {
   }
 
  private:
-  static constexpr size_t kRates = 63;
+  // Of transfers of about as many bytes. Many small ones, as when blocks are compressed but a few,
+  // do not make forget how fast large ones are.
+  static constexpr size_t kRates = 31;
 
   struct Rate {
     double rate; // bytes per second
     size_t bytes;
   };
 
-  bool large() const {
-    return std::any_of(
-        rates_.begin(), rates_.end(), [](const Rate& rate) { return rate.bytes >= kLarge; });
+  static int size_class(size_t bytes) {
+    return std::ilogb(static_cast<double>(bytes));
   }
 
-  std::deque<Rate> rates_; // the newest last
+  bool large() const {
+    return rates_.lower_bound(size_class(kLarge)) != rates_.end();
+  }
+
+  std::map<int, std::deque<Rate>> rates_; // by the size class; the newest last
 };
 
 } // namespace torch::cuda::lms
