@@ -127,6 +127,22 @@ def test_an_operator_that_writes_unmarked_arguments():
     assert stat("clean_violations") == 0
 
 
+def test_an_operator_writes_none_of_its_other_arguments():
+    """What is copied to the host while a norm reads it need not be copied again."""
+    torch.cuda.set_size_lms(1)
+    torch.cuda.lms._set_verify_clean(True)
+    data = torch.arange(2 * 64 * 9, dtype=torch.float32).view(2, 64, 3, 3)
+    x, weight = managed(data.cuda()), managed(torch.ones(64, device="cuda"))
+    evict()
+    torch.native_batch_norm(x, weight, None, None, None, True, 0.1, 1e-5)
+    assert stat("resident_bytes") > 0
+    before = stat("page_out_bytes")
+    evict()
+    assert stat("page_out_bytes") == before
+    assert torch.equal(x.cpu(), data)
+    assert stat("clean_violations") == 0
+
+
 def test_verify_clean_sees_an_unmarked_write(device):
     torch.cuda.lms._set_verify_clean(True)
     x = managed(pattern(1))

@@ -57,11 +57,16 @@ bool metadata_only(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// Writes arguments that its schema does not mark, such as running statistics. If there are more
-// such operators, the sweep over PyTorch's OpInfo database with verify_clean finds them.
-bool writes_unmarked(const std::string& name) {
-  return contains(name, "batch_norm") || contains(name, "instance_norm") ||
-         contains(name, "rrelu") || contains(name, "rnn") || contains(name, "_fake_quant") ||
+// Arguments that operators write although their schemas do not mark them: running statistics, and
+// what libraries keep for the backward pass. If there are more, the sweep over PyTorch's OpInfo
+// database with verify_clean finds them.
+bool written_unmarked(const std::string& argument) {
+  return starts_with(argument.c_str(), "running_") || starts_with(argument.c_str(), "reserve");
+}
+
+// May write any of its arguments.
+bool writes_any(const std::string& name) {
+  return contains(name, "rrelu") || contains(name, "rnn") || contains(name, "_fake_quant") ||
          contains(name, "_fused_moving_avg");
 }
 
@@ -103,10 +108,10 @@ Operator describe(const c10::FunctionSchema& schema) {
   } else if (composite || metadata_only(name) || is_view(schema)) {
     op.kind = Operator::Kind::Transparent;
   }
-  if (!writes_unmarked(name)) {
+  if (!writes_any(name)) {
     for (const auto& argument : schema.arguments()) {
       const auto* const alias = argument.alias_info();
-      op.writes.push_back(alias && alias->isWrite());
+      op.writes.push_back((alias && alias->isWrite()) || written_unmarked(argument.name()));
     }
   }
   return op;
