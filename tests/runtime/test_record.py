@@ -262,6 +262,54 @@ def test_the_time_in_which_memory_is_copied_to_the_host_is_no_operators(tmp_path
     assert waited > 40
 
 
+def operators_of_parts(device, path):
+    """Each operator but the last, and the milliseconds until the next mark.
+
+    One has two parts of 1 ms, and the other takes 1 ms.
+    """
+    import json
+
+    import torch
+    from simcuda.hill import operate
+
+    def both(a, b):
+        first = a + 1
+        operate(device)
+        second = b + 1
+        operate(device)
+        return first, second
+
+    library = torch.library.Library("lms_parts", "DEF")
+    library.define("both(Tensor a, Tensor b) -> (Tensor, Tensor)")
+    library.impl("both", both, "CUDA")
+    a, b = (torch.ones(1 << 20, device="cuda") for _ in range(2))
+    torch.cuda.set_enabled_lms(True)
+    with torch.cuda.lms.record(path):
+        for _ in range(4):
+            torch.ops.lms_parts.both(a, b)
+            a.add_(1)
+            operate(device)
+    with open(path) as file:
+        trace = json.load(file)
+    found, began, running = [], 0, None
+    for event in trace["events"]:
+        if event[0] == "operator":
+            running = trace["names"][event[3]]
+        elif event[0] == "mark":
+            if running:
+                found.append([running, (event[2] - began) / 1e6])
+            began, running = event[2], None
+    return found
+
+
+@simulated
+def test_all_parts_of_an_operator_are_its_time(tmp_path):
+    options = {"timing": 1, "race": 0, "poison": 0, "bytes": 0}
+    found = run_sim(operators_of_parts, str(tmp_path / "trace.json"), mib=512, **options)
+    assert [name for name, _ in found] == (["lms_parts::both", "aten::add_"] * 4)[:-1]
+    assert [round(time, 1) for _, time in found] == ([2.0, 1.0] * 4)[:-1]
+
+
 def test_what_is_paged_out_is_used_all_the_same(tmp_path):
     x = managed(pattern(4))
     evict()

@@ -406,7 +406,7 @@ void Pager::uses(
     uint64_t unit,
     const char* name) {
   if (unit != 0) {
-    if (recorders.users.on() && !pools.capturing()) {
+    if (recorders.users.begins(unit) && !pools.capturing()) {
       const c10::cuda::CUDAGuard guard(device);
       recorders.users.mark(stream.stream());
     }

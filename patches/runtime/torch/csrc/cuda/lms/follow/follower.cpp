@@ -66,7 +66,7 @@ void Follower::in_operator(uint64_t unit, const char* name, c10::cuda::CUDAStrea
   if (!on()) {
     return;
   }
-  if (recorder_.timed() && !pools_.capturing()) {
+  if (recorder_.timed() && recorder_.begins(unit) && !pools_.capturing()) {
     const c10::cuda::CUDAGuard guard(device_);
     recorder_.mark(stream.stream());
   }

@@ -87,8 +87,12 @@ class Recorder {
   // The optimizer's number, or 0 if the program itself says so.
   void step(uint32_t optimizer);
 
-  // Marks the end of the work that is queued on the stream. A mark that follows the last one too
-  // soon is left out. Does not throw: without marks, a trace has no times.
+  // Whether the use that follows is the first one of this operator.
+  bool begins(uint64_t unit) const {
+    return on_ && unit != unit_;
+  }
+  // An operator begins: marks the end of the work that is queued on the stream. A mark that follows
+  // the last such one too soon is left out. Does not throw: without marks, a trace has no times.
   void mark(cudaStream_t stream);
   // The same, never left out: without it, nothing is known of the last operators' times.
   void mark_end(cudaStream_t stream) {
@@ -125,6 +129,7 @@ class Recorder {
   uint32_t blocks_ = 0;
   uint64_t unit_ = 0;
   uint64_t last_mark_ = 0; // nanoseconds since the recording began
+  uint64_t last_begin_ = 0; // the same, of an operator that was marked
   bool preparing_ = false; // between prepares() and prepared(); the next mark ends it, too
   bool waits_ = false; // the stream waits for a transfer since prepares()
   std::chrono::steady_clock::time_point began_;
