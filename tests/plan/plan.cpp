@@ -35,6 +35,7 @@ class Search {
     double product = 1;
     for (const Gap& gap : gaps_) {
       product *= gap.returns() ? static_cast<double>(gap.end - gap.begin) : 2;
+      product *= static_cast<double>(gap.begin - first_copy(gap) + 1);
     }
     return product;
   }
@@ -49,13 +50,15 @@ class Search {
     chosen_[k] = true;
     Move move;
     move.block = gap.block;
-    move.copy_after = gap.begin < 0 ? Move::kNone : gap.begin;
+    move.last_use = gap.begin < 0 ? Move::kNone : gap.begin;
     move.drop_before = gap.begin + 1;
-    if (!gap.returns()) {
-      moves_.push_back(move);
-      run(k + 1);
-      moves_.pop_back();
-    } else {
+    for (move.copy_after = first_copy(gap); move.copy_after <= gap.begin; ++move.copy_after) {
+      if (!gap.returns()) {
+        moves_.push_back(move);
+        run(k + 1);
+        moves_.pop_back();
+        continue;
+      }
       move.needed_at = gap.next;
       for (Place fetch = gap.begin + 2; fetch <= gap.next; ++fetch) {
         move.fetch_before = fetch;
@@ -84,6 +87,12 @@ class Search {
       seconds = std::min(seconds, result.prediction.seconds);
       bytes = std::min(bytes, result.prediction.bytes_in + result.prediction.bytes_out);
     }
+  }
+
+  // After which operator a copy could start.
+  static Place first_copy(const Gap& gap) {
+    return gap.begin < 0 || gap.written == Gap::kNever ? gap.begin
+                                                       : std::max<Place>(0, gap.written);
   }
 
   const Trace& trace_;
@@ -140,14 +149,23 @@ Result* lms_replay(
     int64_t limit,
     const double* rates,
     int64_t moves,
-    const int64_t* move, // (block, copy_after, copies, drop_before, fetch_before, needed_at) each
+    const int64_t*
+        move, // (block, copy_after, copies, drop_before, fetch_before, needed_at, last_use) each
     double part, // that drops come earlier
     int64_t handovers,
     const int64_t* handover) { // (from, to or -1, place) each
   auto* const result = new Result;
-  for (int64_t k = 0; k < moves; ++k, move += 6) {
+  for (int64_t k = 0; k < moves; ++k, move += 7) {
     result->plan.moves.push_back(
-        {static_cast<uint32_t>(move[0]), move[1], move[2] != 0, move[3], move[4], move[5]});
+        {static_cast<uint32_t>(move[0]),
+         move[1],
+         move[2] != 0,
+         move[3],
+         move[4],
+         move[5],
+         true,
+         false,
+         move[6]});
   }
   result->plan.moves = earlier_drops(std::move(result->plan.moves), part);
   std::vector<Handover> given;
@@ -236,7 +254,8 @@ void lms_moves(const Result* result, int64_t* move) {
         from.fetch_before,
         from.needed_at,
         from.packs,
-        from.awaited};
+        from.awaited,
+        from.last_use};
     move = std::copy(std::begin(values), std::end(values), move);
   }
 }

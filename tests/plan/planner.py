@@ -24,6 +24,7 @@ FOLLOW = [
     )
 ]
 NONE = -1
+_COPY_AFTER = -2
 FAULTS = ("none", "malformed", "limit", "absent", "present", "untrue")
 CAUSES = ("none", "arrival", "memory")
 
@@ -132,6 +133,11 @@ class Move:
     needed_at: int
     packs: bool = True
     awaited: bool = False
+    last_use: int = _COPY_AFTER
+
+    def __post_init__(self) -> None:
+        if self.last_use == _COPY_AFTER:
+            object.__setattr__(self, "last_use", self.copy_after)
 
 
 @dataclass
@@ -232,7 +238,15 @@ class Planner:
         operator that allocates it otherwise.
         """
         rows = [
-            (m.block, m.copy_after, m.copies, m.drop_before, m.fetch_before, m.needed_at)
+            (
+                m.block,
+                m.copy_after,
+                m.copies,
+                m.drop_before,
+                m.fetch_before,
+                m.needed_at,
+                m.last_use,
+            )
             for m in moves
         ]
         with _Handle(self._library, trace) as handle:
@@ -274,7 +288,7 @@ class Planner:
         seconds = (ctypes.c_double * 4)()
         library.lms_numbers(handle, numbers)
         library.lms_seconds(handle, seconds)
-        rows = (ctypes.c_int64 * (8 * numbers[3]))()
+        rows = (ctypes.c_int64 * (9 * numbers[3]))()
         library.lms_moves(handle, rows)
         size = len(trace.seconds)
         starts, stalls = (ctypes.c_double * size)(), (ctypes.c_double * size)()
@@ -287,8 +301,8 @@ class Planner:
             infeasible=numbers[1],
             infeasible_bytes=numbers[2],
             moves=[
-                Move(*row[:2], bool(row[2]), *row[3:6], *map(bool, row[6:]))
-                for row in (rows[i : i + 8] for i in range(0, len(rows), 8))
+                Move(*row[:2], bool(row[2]), *row[3:6], *map(bool, row[6:8]), row[8])
+                for row in (rows[i : i + 9] for i in range(0, len(rows), 9))
             ],
             bytes_out=numbers[5],
             bytes_in=numbers[6],

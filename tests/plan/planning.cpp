@@ -43,7 +43,7 @@ extern "C" int64_t lms_plan_with_places(
   found[0] = plan.prediction.bytes_out;
   found[1] = 0;
   for (const plan::Move& move : plan.moves) {
-    found[1] += move.drop_before - move.copy_after;
+    found[1] += move.drop_before - move.last_use;
   }
   return static_cast<int64_t>(where.bytes());
 }

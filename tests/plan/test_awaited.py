@@ -19,7 +19,9 @@ def copies(trace: Trace, machine: Machine, result: Result) -> list[tuple[Move, f
     found, free = [], 0.0
     for lap in range(2):
         moves = [move for move in result.moves if move.copies]
-        for move in sorted(moves, key=lambda move: (move.copy_after, move.needed_at)):
+        for move in sorted(
+            moves, key=lambda move: (move.copy_after, move.last_use, move.needed_at)
+        ):
             used = move.copy_after
             begin = max(free, result.starts[used] + trace.seconds[used] + lap * result.seconds)
             free = begin + machine.overhead + trace.blocks[move.block].bytes / machine.out_rate

@@ -60,6 +60,37 @@ def test_a_persistent_block_that_is_used_once(planner: Planner) -> None:
     assert result.seconds == 4
 
 
+def test_a_copy_starts_when_the_block_was_written_last(planner: Planner) -> None:
+    """What reads it takes as long as the copy."""
+    blocks = [Block(40), Block(60, 2, 2)]
+    trace = Trace([1.0, 8.0, 1.0, 20.0], [(0, 0, True), (1, 0, False), (2, 1, True)], blocks)
+    result = planner.plan(trace, Machine(60, 5.0, 5.0))
+    (move,) = result.moves
+    assert (move.copy_after, move.last_use, move.drop_before) == (0, 1, 2)
+    assert result.stall_seconds == 0
+
+
+def test_copies_are_in_the_order_of_last_uses(planner: Planner) -> None:
+    """What is needed longest was written first, and is copied last."""
+    blocks = [Block(40, 0, 6), Block(40, 1, 6), Block(60, 4, 4)]
+    accesses = [(0, 0, True), (1, 1, True), (2, 1, False), (3, 0, False), (4, 2, True)]
+    accesses += [(6, 0, False), (6, 1, False)]
+    trace = Trace([1.0, 1.0, 8.0, 8.0, 1.0, 20.0, 1.0], accesses, blocks)
+    result = planner.plan(trace, Machine(80, 5.0, 5.0))
+    moves = [(move.block, move.copy_after, move.last_use) for move in result.moves]
+    assert moves == [(1, 1, 2), (0, 1, 3)]
+    assert result.stall_seconds == 0
+
+
+def test_what_was_written_in_the_iteration_before_is_copied_first(planner: Planner) -> None:
+    blocks = [Block(40), Block(60, 2, 2)]
+    accesses = [(1, 0, False), (2, 1, True), (3, 0, True)]
+    trace = Trace([8.0, 1.0, 1.0, 8.0], accesses, blocks)
+    result = planner.plan(trace, Machine(60, 5.0, 5.0))
+    (move,) = result.moves
+    assert (move.copy_after, move.last_use, move.copies) == (0, 1, True)
+
+
 def test_a_temporary_block_that_is_used_once_and_kept_needs_no_fetch(planner: Planner) -> None:
     trace = Trace([1.0] * 4, [(0, 0, True), (2, 1, True)], [Block(10, 0, 3), Block(10, 2, 2)])
     result = planner.plan(trace, Machine(10, 10.0, 10.0))

@@ -67,12 +67,12 @@ def test_plans_with_places_copy_no_more(library: Library) -> None:
     """Blocks give up their memory earlier, if there are no other places within the limit."""
     earlier = 0
     for seed in range(6):
-        events = program(seed, 80)
-        limit = 2000 * MIB
+        events = program(seed, 40)
+        limit = 1000 * MIB
         plain = library.plan(events, limit, places=False)
         placed = library.plan(events, limit, places=True)
         assert plain.places == 0
         assert 0 < placed.places <= limit + limit // 200
         assert placed.bytes_out == plain.bytes_out > 0
         earlier += placed.stay < plain.stay
-    assert 0 < earlier < 6  # one needs no other places
+    assert 0 < earlier < 6  # some need no other places

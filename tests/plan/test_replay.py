@@ -26,7 +26,7 @@ def check(trace: Trace, machine: Machine, result: Result) -> None:
             begin = move.drop_before
             last = block.freed + 1 if not block.persistent else size
             end = move.fetch_before if move.needed_at != NONE else last
-            assert move.copy_after < move.drop_before
+            assert move.copy_after <= move.last_use < move.drop_before
         if move.needed_at != NONE:
             assert move.drop_before <= move.fetch_before <= move.needed_at
         for place in range(begin, end):
@@ -98,6 +98,23 @@ def test_a_good_plan(planner: Planner) -> None:
     assert result.peak_bytes == 10
 
 
+def test_a_copy_starts_before_the_last_use(planner: Planner) -> None:
+    """It takes 2 seconds, in which the block is read."""
+    machine = Machine(10, 5.0, 10.0)
+    trace = replace(TRACE, seconds=[1.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+    late = planner.replay(trace, machine, [GOOD])
+    early = planner.replay(trace, machine, [replace(GOOD, copy_after=0)])
+    assert (late.fault, early.fault) == ("none", "none")
+    assert (late.seconds, early.seconds) == (8.0, 7.0)
+    assert early.peak_bytes == 10
+
+
+def test_a_write_after_an_early_copy(planner: Planner) -> None:
+    trace = replace(TRACE, accesses=[(0, 0, True), (1, 0, True), (3, 1, True), (5, 0, False)])
+    result = planner.replay(trace, MACHINE, [replace(GOOD, copy_after=0)])
+    assert result.fault == "untrue", result.problem
+
+
 # The copy of block 0 ends at 11 s. Then block 1 is fetched.
 COPY_AND_FETCH = Trace([1.0] * 4, [(3, 1, False)], [Block(10, 0, 3), Block(4), Block(4, 1, 1)])
 ITS_MOVES = [
@@ -149,9 +166,12 @@ MUTANTS: dict[str, tuple[Callable[[Move], list[Move]], str]] = {
     "fetched twice": (lambda good: [good, replace(good, copies=False)], "absent"),
     "dropped without a copy": (lambda good: [replace(good, copies=False)], "untrue"),
     "written after the copy": (
-        lambda good: [replace(good, copy_after=5, drop_before=9, fetch_before=10, needed_at=11)],
+        lambda good: [
+            replace(good, copy_after=5, last_use=5, drop_before=9, fetch_before=10, needed_at=11)
+        ],
         "untrue",
     ),
+    "copied after it may be gone": (lambda good: [replace(good, copy_after=2)], "malformed"),
     "of no block": (lambda good: [replace(good, block=7)], "malformed"),
     "of an operator that is not there": (lambda good: [replace(good, copy_after=6)], "malformed"),
 }

@@ -16,7 +16,7 @@ import torch
 import unseen
 from conftest import DEVICE, MIB, ON_HARDWARE, start_within
 from hardware import simulated
-from releases import since
+from releases import scoped_library, since
 from simcuda.process import run_sim
 from tensors import evict, floats, is_resident, managed, pattern, raw_address, stat
 
@@ -570,8 +570,77 @@ def test_a_graph_writes_what_a_plan_has_copied():
     for k in range(LAYERS):
         copied = stat("copied_ahead_count")
         train(k)
-        assert stat("copied_ahead_count") > copied
+        assert stat("copied_ahead_count") > copied or k == 0  # nothing was made yet
         train(-1)
+
+
+def test_a_copy_starts_when_the_operator_begins_that_uses_its_block_last():
+    torch.cuda.set_limit_lms(LIMIT)
+    weights = [(pattern(1, start=k) * 1e-4).requires_grad_() for k in range(LAYERS)]
+    optimizer = torch.optim.SGD(weights, lr=1e-3, momentum=0.9, foreach=False)
+    for _ in range(12):
+        optimizer.zero_grad()
+        x, copied = pattern(1), 0
+        for weight in weights:
+            product = x * weight[: x.numel()]  # which sin() keeps
+            before = stat("copied_ahead_count")
+            x = torch.sin(product)
+            copied += stat("copied_ahead_count") - before
+        x.sum().backward()
+        optimizer.step()
+        torch.cuda.lms._wait_for_plans()
+    assert copied >= 3
+
+
+LIBRARY = torch.library.Library("lms_late", "DEF")
+LIBRARY.define("hold(Tensor(a!) x) -> ()")
+
+
+def test_what_another_thread_is_about_to_write_is_copied_later(writer):
+    """Its operator has begun, and issues the write when others have begun, too."""
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(x: torch.Tensor) -> None:
+        begun.set()
+        assert go.wait(60)
+        writer.fill(x, 0, x.numel() * x.element_size(), 0)
+
+    def train(until: int) -> tuple[int, float]:
+        """The copies of an iteration, and its loss. The write is issued in this layer."""
+        chain = Chain()
+        threads: list[threading.Thread] = []
+
+        def before(k: int, x: torch.Tensor) -> None:
+            if k == 2:
+                begun.clear()
+                go.clear()
+                call = torch.ops.lms_late.hold
+                threads.append(threading.Thread(target=call, args=(x.detach(),)))
+                threads[-1].start()
+                assert begun.wait(60)
+            if k == until:
+                go.set()
+                threads[-1].join()
+
+        for _ in range(12):
+            copied = stat("copied_ahead_count")
+            loss = chain.train(pattern(1), before=before)
+            torch.cuda.lms._wait_for_plans()
+        return stat("copied_ahead_count") - copied, loss
+
+    with scoped_library("lms_late", "IMPL") as library:
+        library.impl("hold", hold, "CUDA")
+        copies = set()
+        for until in (2, 4):
+            torch.cuda.set_enabled_lms(False)
+            _, expected = train(until)
+            start_within(LIMIT)
+            copied, loss = train(until)
+            assert loss == expected
+            assert stat("release_caught") == 0
+            copies.add(copied)
+    assert len(copies) == 1
+    assert copies != {0}
 
 
 def test_a_plan_moves_nothing_during_a_capture():
@@ -626,7 +695,7 @@ def test_random_programs_that_repeat(mode, seed, writer):
             assert tensor[0] == k + n + 1
         torch.cuda.lms.step()
         torch.cuda.lms._wait_for_plans()
-    races = unseen.unrepaired(DEVICE.races())
+    races = unseen.unrepaired(DEVICE.races(), writer)
     DEVICE.clear_races()
     assert races == []
     assert stat("copied_ahead_count") + stat("prefetch_count") > 0

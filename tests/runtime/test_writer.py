@@ -18,8 +18,8 @@ SCALE = LARGE if ON_HARDWARE else 1
 paged_out_throws = since((2, 0), "storages that throw")
 
 
-def no_races():
-    races = unseen.unrepaired(DEVICE.races())
+def no_races(writer):
+    races = unseen.unrepaired(DEVICE.races(), writer)
     DEVICE.clear_races()
     assert races == [], races
 
@@ -31,8 +31,8 @@ def run(writer, seed, modes, scale=SCALE, **options):
         writer, seed=seed, limit=limit, largest=largest, modes=modes, **options
     )
     try:
-        unseen.run(programs, STEPS, no_races)
-        no_races()
+        unseen.run(programs, STEPS, lambda: no_races(writer))
+        no_races(writer)
     finally:
         programs.live.clear()
         DEVICE.clear_races()

@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <mutex>
+#include <set>
+#include <utility>
 
 // Functions of the CUDA runtime that PyTorch has loaded. Declared here, so that no CUDA header is
 // needed.
@@ -19,6 +22,22 @@ constexpr int kDeviceToDevice = 3;
 // Throws if the storage has no memory.
 char* address(const c10::StorageImpl* storage) {
   return static_cast<char*>(const_cast<void*>(static_cast<const void*>(storage->data())));
+}
+
+// What was written: addresses and sizes.
+struct Writes {
+  std::mutex mutex;
+  std::set<std::pair<const void*, size_t>> all;
+};
+Writes& writes() {
+  static Writes instance;
+  return instance;
+}
+
+void* note(void* target, size_t size) {
+  const std::lock_guard<std::mutex> lock(writes().mutex);
+  writes().all.emplace(target, size);
+  return target;
 }
 
 // Returns the function's status; or -1 and the message, if it throws.
@@ -43,7 +62,7 @@ extern "C" int unseen_fill(
     char* message,
     size_t room) {
   return guarded(message, room, [&] {
-    return cudaMemsetAsync(address(target) + offset, value, size, stream);
+    return cudaMemsetAsync(note(address(target) + offset, size), value, size, stream);
   });
 }
 
@@ -58,6 +77,13 @@ extern "C" int unseen_copy(
     size_t room) {
   return guarded(message, room, [&] {
     const char* const from = address(source) + source_offset;
-    return cudaMemcpyAsync(address(target) + target_offset, from, size, kDeviceToDevice, stream);
+    void* const to = note(address(target) + target_offset, size);
+    return cudaMemcpyAsync(to, from, size, kDeviceToDevice, stream);
   });
+}
+
+// Whether this is what one of the functions has written.
+extern "C" bool unseen_has_written(const void* target, size_t size) {
+  const std::lock_guard<std::mutex> lock(writes().mutex);
+  return writes().all.count({target, size}) > 0;
 }

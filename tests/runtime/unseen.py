@@ -13,6 +13,7 @@ import collections
 import ctypes
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ class Extension:
         library = folder / "unseen.so"
         compile_cxx(HERE / "unseen.cpp", library, "-shared", "-fPIC")
         self.library = ctypes.CDLL(str(library))
+        self.library.unseen_has_written.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self.library.unseen_has_written.restype = ctypes.c_bool
+
+    def has_written(self, address: int, size: int) -> bool:
+        return bool(self.library.unseen_has_written(address, size))
 
     def _call(self, name: str, *arguments: Any) -> None:
         message = ctypes.create_string_buffer(ROOM)
@@ -125,15 +131,30 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def unrepaired(races: Sequence[str]) -> list[str]:
+def unrepaired(races: Sequence[str], writer: Extension | None = None) -> list[str]:
     """Leaves out races of page-outs with writes of the extension that the release check repairs.
 
-    A page-out may hash or copy bytes that the extension is still writing.
+    A page-out may hash or copy bytes that the extension is still writing, or writes later.
     """
     if "release_caught" not in torch.cuda.lms.stats():
         return list(races)
     optimistic = ("from device to host", "read after write): a kernel of the runtime")
-    return [race for race in races if not any(text in race for text in optimistic)]
+    return [
+        race
+        for race in races
+        if not any(text in race for text in optimistic) and not _written_later(race, writer)
+    ]
+
+
+def _written_later(race: str, writer: Extension | None) -> bool:
+    later = re.match(
+        r"race \(write after read\): a (?:fill|copy) .*, (\d+) bytes at (0x[0-9a-f]+),"
+        " is not ordered after a kernel of the runtime ",
+        race,
+    )
+    if later is None or writer is None:
+        return False
+    return writer.has_written(int(later[2], 16), int(later[1]))
 
 
 def storage_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -95,6 +95,8 @@ struct Block {
   std::optional<compat::WeakStorage> owner;
 
   Residency stays;
+  // Of the operators that use it at present, if all run on one thread; null otherwise.
+  const void* thread = nullptr;
   std::set<c10::DeviceIndex> abroad; // other devices of which a stream was recorded for it
   uint64_t collective = 0; // number of the last collective that used it, see Mover::finished()
   bool counted = false; // an operator has used it, so LMS can move it

@@ -94,10 +94,23 @@ Block* Registry::find(const void* address) const {
   return found == blocks_.end() ? nullptr : *found;
 }
 
+namespace {
+
+// A value that no other thread has, as long as this one runs.
+const void* this_thread() {
+  static thread_local const char here = 0;
+  return &here;
+}
+
+} // namespace
+
 void Registry::stay(Block& block, Reason reason) {
   const bool used = block.stays.has(Reason::Operator);
   const bool lasting = block.stays.lasting();
   block.stays.add(reason);
+  if (reason == Reason::Operator) {
+    block.thread = used && block.thread != this_thread() ? nullptr : this_thread();
+  }
   policy_.used(block);
   const auto bytes = static_cast<int64_t>(block.size);
   if (!used && block.stays.has(Reason::Operator)) {
@@ -107,6 +120,10 @@ void Registry::stay(Block& block, Reason reason) {
   if (block.counted && !lasting && block.stays.lasting()) {
     stats_.held_bytes.add(bytes);
   }
+}
+
+bool Registry::only_this_thread_uses(const Block& block) {
+  return block.stays.none_but(Reason::Operator) && block.thread == this_thread();
 }
 
 void Registry::leave(Block& block, Reason reason) {

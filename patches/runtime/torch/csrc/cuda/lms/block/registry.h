@@ -88,6 +88,10 @@ class Registry {
   void stay(Block& block, Reason reason);
   void leave(Block& block, Reason reason);
 
+  // Whether the block is used by operators of the calling thread alone, and stays for no other
+  // reason. At the beginning of an operator, all that the thread has issued for it is queued.
+  static bool only_this_thread_uses(const Block& block);
+
   // Lets the policy choose the block from now on, unless there is a reason for it to stay.
   void offer(Block& block);
 

@@ -63,6 +63,16 @@ class Residency {
     return sum == 1 && has(reason);
   }
 
+  // Whether this is the only reason, however often it was added.
+  bool none_but(Reason reason) const {
+    for (size_t i = 0; i < kReasons; ++i) {
+      if (counts_[i] > 0 && i != static_cast<size_t>(reason)) {
+        return false;
+      }
+    }
+    return has(reason);
+  }
+
   // Whether the block stays until the program releases it, however long that takes.
   bool lasting() const {
     return has(Reason::Holder) || released_by_user();

@@ -198,6 +198,7 @@ bool Follower::change_script() {
       ++next_action_;
     }
     pending_.clear();
+    late_.clear();
     return true;
   }
   return false;
@@ -222,6 +223,11 @@ void Follower::act() {
   const Acting acting(acting_);
   try {
     const compat::RelaxedCapture relaxed; // another device may be captured
+    if (room_.may_move()) {
+      for (const Action& action : std::exchange(late_, {})) {
+        copy(action);
+      }
+    }
     while (room_.may_move() && script_ && next_action_ < script_->actions().size() &&
            script_->actions()[next_action_].place <= place_) {
       const Action action = script_->actions()[next_action_++];
@@ -240,19 +246,29 @@ void Follower::perform(const Action& action) {
     pending_.push_back({action.number, action.needed, action.ended});
     return;
   }
+  if (action.kind == Action::Kind::Copy) {
+    copy(action);
+  } else if (Block* const block = block_of(action.number)) {
+    room_.drop(*block);
+  }
+}
+
+void Follower::copy(const Action& action) {
   Block* const block = block_of(action.number);
   if (!block) {
     return;
   }
-  if (action.kind == Action::Kind::Copy) {
-    block->packs = action.packs;
-    block->awaited = action.awaited;
-    if (room_.copy_ahead(*block)) {
-      ++stats_.copied_ahead_count;
-      expect_end(*block, action.ended);
+  if (!room_.may_copy(*block)) {
+    if (block->state.is(State::Resident) && block->stays.has(Reason::Operator)) {
+      late_.push_back(action); // the next operator tries again
     }
-  } else {
-    room_.drop(*block);
+    return;
+  }
+  block->packs = action.packs;
+  block->awaited = action.awaited;
+  if (room_.copy_ahead(*block)) {
+    ++stats_.copied_ahead_count;
+    expect_end(*block, action.ended);
   }
 }
 
@@ -670,6 +686,7 @@ void Follower::begin() {
   before_.clear();
   seen_ = {};
   pending_.clear();
+  late_.clear();
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
   steps_ = 0;
@@ -762,6 +779,7 @@ std::optional<Planned::Piece> Follower::piece_of_next(size_t bytes) {
 void Follower::on_demand() {
   script_ = nullptr;
   pending_.clear();
+  late_.clear();
   policy_.forget();
   room_.limit().stretch(0);
   mover_.supply().packing().useful(false);

@@ -98,6 +98,7 @@ class Follower final : public Planned {
   void foresee();
   void act();
   void perform(const Action& action);
+  void copy(const Action& action);
   void expect_end(Block& block, plan::Place ended);
   void fetch();
   void appeared(Block& block, bool first, uint32_t before);
@@ -169,6 +170,7 @@ class Follower final : public Planned {
     plan::Place ended;
   };
   std::deque<Pending> pending_; // fetches for which there was no room yet
+  std::vector<Action> late_; // copies of blocks that another thread used
 
   // Of the iteration before.
   Script* last_ = nullptr; // null if there was none

@@ -65,7 +65,7 @@ std::vector<std::vector<Presence>> presences(
       away(number, 0, size);
       continue;
     }
-    const plan::Place drop = std::max(move.drop_before, move.copy_after + 1);
+    const plan::Place drop = std::max(move.drop_before, move.last_use + 1);
     const plan::Place fetch = move.returns() ? move.fetch_before : size;
     away(number, drop, std::min(fetch, size));
     if (next > 0 && move.returns() && fetch > size) {

@@ -124,7 +124,7 @@ void Script::make_actions() {
       const plan::Place ended = end(Movement::Out, move.block, move.copy_after);
       add(move.copy_after + 1, Action::Kind::Copy, move, ended);
     }
-    add(std::max(move.drop_before, move.copy_after + 1), Action::Kind::Drop, move);
+    add(std::max(move.drop_before, move.last_use + 1), Action::Kind::Drop, move);
     if (move.returns()) {
       const plan::Place ended = end(Movement::In, move.block, move.fetch_before);
       add(move.fetch_before, Action::Kind::Fetch, move, ended);

@@ -15,18 +15,22 @@ struct Move {
   static constexpr Place kNone = -1;
 
   uint32_t block = 0;
-  Place copy_after = kNone; // the last use; at its end the copy to the host starts
+  Place copy_after = kNone; // at its end the copy to the host starts; at most `last_use`
   bool copies = true; // false: the host's copy is true already
   Place drop_before = 0; // before this operator the memory is given up, behind the copy
   Place fetch_before = kNone; // before this operator the fetch is issued; kNone: never
   Place needed_at = kNone; // the operator that uses it next; kNone: none does
   bool packs = true; // false: the copy is as it is, although the block shrinks
   bool awaited = false; // no operator runs for most of the copy's time
+  Place last_use = kNone; // before the absence; kNone: nothing uses the block
 
   bool returns() const {
     return needed_at != kNone;
   }
 };
+
+// Whether the copy of the first move is issued before that of the other one.
+bool issued_before(const Move& a, const Move& b);
 
 // Why an operator did not start when the one before it had ended.
 enum class Cause : uint8_t {
@@ -73,7 +77,7 @@ struct Plan {
   Place infeasible = Move::kNone;
   int64_t infeasible_bytes = 0;
 
-  std::vector<Move> moves; // ordered by copy_after
+  std::vector<Move> moves; // ordered by copy_after; behind one operator, as copies are issued
   bool compressed = true; // it counts on each block's share; otherwise all bytes are copied
   Prediction prediction;
   Bound bound;

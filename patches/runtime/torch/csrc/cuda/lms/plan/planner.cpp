@@ -172,9 +172,7 @@ Plan plan(const Trace& trace, const Machine& machine) {
   }
   result.moves = late_schedule(trace, machine, best).moves;
   // The order decides which of several copies after one operator is the first.
-  std::stable_sort(result.moves.begin(), result.moves.end(), [](const Move& a, const Move& b) {
-    return a.copy_after < b.copy_after;
-  });
+  std::stable_sort(result.moves.begin(), result.moves.end(), issued_before);
   const Replay played = replay(trace, machine, result.moves);
   result.prediction = played.prediction;
   if (!played.valid()) {

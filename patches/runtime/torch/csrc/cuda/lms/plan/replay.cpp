@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -59,7 +60,7 @@ class Player {
         moves_(moves),
         handovers_(handovers),
         size_(trace.size()),
-        copies_(size_, agenda([](const Move& move) { return move.copy_after; })),
+        copies_(size_, copies()),
         drops_(size_, agenda([](const Move& move) { return move.drop_before; })),
         fetches_(size_, agenda([](const Move& move) { return move.fetch_before; })),
         births_(size_, lives([](const Block& block) { return block.allocated; })),
@@ -98,6 +99,23 @@ class Player {
 
   static bool idle(const Move& move) {
     return move.copy_after == Move::kNone;
+  }
+
+  // In the order of their issue.
+  std::vector<std::tuple<Place, Place, size_t>> copies() const {
+    std::vector<size_t> order(moves_.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return issued_before(moves_[a], moves_[b]);
+    });
+    std::vector<std::tuple<Place, Place, size_t>> entries;
+    for (size_t n = 0; n < order.size(); ++n) {
+      const Move& move = moves_[order[n]];
+      if (!idle(move) && size_ > 0) {
+        entries.emplace_back(move.copy_after % size_, static_cast<Place>(n), order[n]);
+      }
+    }
+    return entries;
   }
 
   template <class F>
@@ -163,13 +181,13 @@ class Player {
     if (idle(move)) {
       return trace_.blocks[move.block].persistent() && !move.copies && !move.returns();
     }
-    if (move.copy_after < 0 || move.copy_after >= size_ || move.drop_before < 0 ||
-        move.drop_before > move.copy_after + size_) {
+    if (move.copy_after < 0 || move.copy_after > move.last_use || move.last_use >= size_ ||
+        move.drop_before < 0 || move.drop_before > move.last_use + size_) {
       return false;
     }
     return !move.returns() ||
            (move.fetch_before >= move.drop_before && move.fetch_before <= move.needed_at &&
-            move.needed_at <= move.copy_after + size_);
+            move.needed_at <= move.last_use + size_);
   }
 
   void fail(Fault fault, Place place, uint32_t block, const std::string& what) {
@@ -187,7 +205,7 @@ class Player {
 
   void freed(size_t k, Place place) {
     const Move& move = moves_[k];
-    result_.freed[k] = place > move.copy_after ? place : place + size_;
+    result_.freed[k] = place > move.last_use ? place : place + size_;
   }
 
   void play(Place place) {
@@ -327,6 +345,11 @@ class Player {
 };
 
 } // namespace
+
+bool issued_before(const Move& a, const Move& b) {
+  return std::tie(a.copy_after, a.last_use, a.needed_at) <
+         std::tie(b.copy_after, b.last_use, b.needed_at);
+}
 
 Replay replay(
     const Trace& trace,

@@ -138,7 +138,7 @@ class Scheduler {
       const Gap& gap = gaps_[k];
       Move move;
       move.block = gap.block;
-      move.copy_after = gap.begin < 0 ? Move::kNone : gap.begin;
+      move.copy_after = move.last_use = gap.begin < 0 ? Move::kNone : gap.begin;
       move.copies = copied[k];
       move.drop_before = gap.begin + 1;
       if (gap.returns()) {
@@ -146,6 +146,27 @@ class Scheduler {
       }
       moves_.push_back(move);
       gap_of_.push_back(k);
+    }
+    copy_early();
+  }
+
+  // Copies start when their block was written last, but in the order of the last uses: which of two
+  // is needed first does not depend on when they were written.
+  void copy_early() {
+    std::vector<size_t> order;
+    for (size_t k = 0; k < moves_.size(); ++k) {
+      if (moves_[k].copies && moves_[k].last_use != Move::kNone) {
+        order.push_back(k);
+      }
+    }
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return issued_before(moves_[a], moves_[b]);
+    });
+    Place last = 0;
+    for (const size_t k : order) {
+      // Writes of the iteration before are less than 0.
+      last = std::max(last, gaps_[gap_of_[k]].written);
+      moves_[k].copy_after = last;
     }
   }
 
@@ -295,8 +316,8 @@ Schedule late_schedule(const Trace& trace, const Machine& machine, const Schedul
 
 std::vector<Move> earlier_drops(std::vector<Move> moves, double part) {
   for (Move& move : moves) {
-    const Place first = move.copy_after + 1;
-    if (move.copy_after != Move::kNone && move.drop_before > first) {
+    const Place first = move.last_use + 1;
+    if (move.last_use != Move::kNone && move.drop_before > first) {
       move.drop_before -= static_cast<Place>(part * static_cast<double>(move.drop_before - first));
     }
   }

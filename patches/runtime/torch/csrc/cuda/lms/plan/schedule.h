@@ -14,10 +14,11 @@ struct Schedule {
   Replay replay; // of these moves
 };
 
-// When the chosen gaps' blocks leave and come back. Copies start right after the last use. Memory
-// is given up when the copy has ended, or before the operator that waits for it. Fetches are
-// issued in the order in which their blocks are needed, in time for the link, and earlier where
-// there is memory. A block that would come back before its memory is free for others stays.
+// When the chosen gaps' blocks leave and come back. Copies start right after the last write, in the
+// order of the last uses. Memory is given up when the copy has ended, or before the operator that
+// waits for it. Fetches are issued in the order in which their blocks are needed, in time for the
+// link, and earlier where there is memory. A block that would come back before its memory is free
+// for others stays.
 Schedule early_schedule(
     const Trace& trace,
     const Machine& machine,

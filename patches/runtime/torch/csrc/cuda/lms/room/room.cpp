@@ -279,8 +279,13 @@ bool Room::has_room(size_t bytes) {
   return from_device || native_.largest_free(device_) >= bytes;
 }
 
+bool Room::may_copy(const Block& block) const {
+  return block.idle || (block.state.is(State::Resident) && block.on_device() && block.owner &&
+                        Registry::only_this_thread_uses(block));
+}
+
 bool Room::copy_ahead(Block& block) {
-  return block.idle && mover_.copy_ahead(block) == Mover::Outcome::Moved;
+  return may_copy(block) && mover_.copy_ahead(block) == Mover::Outcome::Moved;
 }
 
 bool Room::prefetch(Block& block) {

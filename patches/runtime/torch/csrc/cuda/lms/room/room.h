@@ -59,8 +59,11 @@ class Room {
   }
 
   // For plans: each starts what it says if that needs no wait and takes no memory from others, and
-  // returns whether it did. copy_ahead() copies an idle block to the host, drop() pages it out, and
-  // prefetch() pages it in. prefetch() can pause the mutex. None throws.
+  // returns whether it did. copy_ahead() copies a block that may_copy() to the host, drop() pages
+  // an idle one out, and prefetch() pages it in. prefetch() can pause the mutex. None throws.
+  // may_copy() is for the thread whose operator begins: that one may use the block, and LMS learns
+  // what it writes. What another thread's operator writes may not have been issued yet.
+  bool may_copy(const Block& block) const;
   bool copy_ahead(Block& block);
   bool drop(Block& block) {
     return evictor_.drop(block);
