@@ -575,21 +575,26 @@ def test_a_graph_writes_what_a_plan_has_copied():
 
 
 def test_a_copy_starts_when_the_operator_begins_that_uses_its_block_last():
-    torch.cuda.set_limit_lms(LIMIT)
-    weights = [(pattern(1, start=k) * 1e-4).requires_grad_() for k in range(LAYERS)]
-    optimizer = torch.optim.SGD(weights, lr=1e-3, momentum=0.9, foreach=False)
-    for _ in range(12):
+    torch.cuda.set_limit_lms(8 * MIB)
+    weights = [torch.zeros(1, device="cuda", requires_grad=True) for _ in range(LAYERS)]
+    optimizer = torch.optim.SGD(weights, lr=1e-3, foreach=False)
+    count = {"add": 0, "sin": 0}
+    for _ in range(14):
         optimizer.zero_grad()
-        x, copied = pattern(1), 0
+        x = pattern(1)
         for weight in weights:
-            product = x * weight[: x.numel()]  # which sin() keeps
-            before = stat("copied_ahead_count")
-            x = torch.sin(product)
-            copied += stat("copied_ahead_count") - before
+            numbers = [stat("copied_ahead_count")]
+            sum_ = x + weight  # which only sin() keeps
+            numbers.append(stat("copied_ahead_count"))
+            x = torch.sin(sum_)
+            numbers.append(stat("copied_ahead_count"))
+            count["add"] += numbers[1] - numbers[0]
+            count["sin"] += numbers[2] - numbers[1]
         x.sum().backward()
         optimizer.step()
         torch.cuda.lms._wait_for_plans()
-    assert copied >= 3
+    assert count["sin"] >= 3, count
+    assert count["sin"] > 4 * count["add"], count
 
 
 LIBRARY = torch.library.Library("lms_late", "DEF")
