@@ -11,7 +11,10 @@ A kernel that was launched before the stream was free waited for an event: a cop
 that was launched later waited for the host, and the table names the calls of CUDA in which the host
 was longest in such times. What the host does outside of CUDA's calls has no name here.
 
-A second table has the rates of large copies, by the other streams which had work queued meanwhile,
+A second table has the time of the program's own kernels, of LMS's checks on its stream, and of its
+waits for events, by what went on meanwhile: "out" is a copy to the host, or a kernel that packs.
+
+A third table has the rates of large copies, by the other streams which had work queued meanwhile,
 running or waiting: "hash" is the one on which LMS hashes what it pages out on demand.
 """
 
@@ -69,15 +72,19 @@ def role(name: str) -> str:
     return next((role for part, role in ROLES.items() if part in name), "program")
 
 
-def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float]]:
-    """(begin, end, launch of what ends it) of times in which the program's stream has nothing."""
-    device = [event for event in events if event.get("cat") in ON_DEVICE]
+def program_stream(device: Sequence[dict[str, Any]]) -> int:
     busy: collections.Counter[int] = collections.Counter()
     for event in device:
         # Kernels that pack run as long as a transfer.
         if event["cat"] == "kernel" and role(event["name"]) == "program":
             busy[event["args"]["stream"]] += event["dur"]
-    stream = busy.most_common(1)[0][0]
+    return busy.most_common(1)[0][0]
+
+
+def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float]]:
+    """(begin, end, launch of what ends it) of times in which the program's stream has nothing."""
+    device = [event for event in events if event.get("cat") in ON_DEVICE]
+    stream = program_stream(device)
     launches = launched(events)
     ran = sorted(
         (event["ts"], event["ts"] + event["dur"], launches.get(event["args"]["correlation"], 0.0))
@@ -89,6 +96,29 @@ def gaps(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, float
         if begin > free:
             yield free, begin, launch
         free = max(free, end)
+
+
+def shares(events: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds of the program's stream: operators, checks, and waits for events by cause."""
+    device = [event for event in events if event.get("cat") in ON_DEVICE]
+    stream = program_stream(device)
+    found = {"operators": 0.0, "checks": 0.0, "waits, out": 0.0, "waits, in": 0.0, "waits": 0.0}
+    others: dict[str, list[dict[str, Any]]] = {"out": [], "in": []}
+    for event in device:
+        if event["args"]["stream"] == stream:
+            found["checks" if event["name"].startswith("lms_") else "operators"] += event["dur"]
+        elif role(event["name"]) in others:
+            others[role(event["name"])].append(event)
+    for begin, end, launch in gaps(events):
+        if launch <= begin:
+            meanwhile = {
+                way: sum(overlap(event, begin, end) for event in moves)
+                for way, moves in others.items()
+            }
+            way = max(meanwhile, key=lambda way: meanwhile[way])
+            cause = f"waits, {way}" if 2 * meanwhile[way] > end - begin else "waits"
+            found[cause] += end - begin
+    return {name: value / 1e3 for name, value in found.items()}
 
 
 def rates(events: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -180,6 +210,7 @@ def summary(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
             name: [count, round(t / 1e3, 1)] for name, (count, t) in totals(host).items()
         },
         "copies": copies,
+        "shares": shares(events),
         "rates": rates(events),
         "long": sorted(long, key=lambda gap: -gap["ms"])[:25],
     }
@@ -235,7 +266,7 @@ def main() -> int:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--part", type=float, help="of the peak (default: each workload's first)")
     arguments = parser.parse_args()
-    tables: dict[str, list[dict[str, str]]] = {"Gaps": []}
+    tables: dict[str, list[dict[str, str]]] = {"Gaps": [], "The program's stream": []}
     data = {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     server = processes.Server(ENVIRONMENT, LIBRARIES)
@@ -255,6 +286,13 @@ def main() -> int:
                     "calls in gaps": ", ".join(
                         f"{call} {ms:.1f}" for call, ms in list(found["calls"].items())[:3]
                     ),
+                }
+            )
+            tables["The program's stream"].append(
+                {
+                    "workload": f"{name} {part}" if mode == "in memory" else "",
+                    "mode": mode,
+                    **{cause: f"{ms:.1f}" for cause, ms in found["shares"].items()},
                 }
             )
         tables[f"Large copies, {name} {part}"] = data[name]["planned"]["rates"]
