@@ -56,11 +56,7 @@ class Residency {
 
   // Whether this is the only reason, and it was added once.
   bool only(Reason reason) const {
-    uint32_t sum = 0;
-    for (const uint32_t count : counts_) {
-      sum += count;
-    }
-    return sum == 1 && has(reason);
+    return none_but(reason) && counts_[static_cast<size_t>(reason)] == 1;
   }
 
   // Whether this is the only reason, however often it was added.

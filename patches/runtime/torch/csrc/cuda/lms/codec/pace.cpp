@@ -10,9 +10,8 @@ namespace torch::cuda::lms::codec::text {
 // it (docs/results/2026-11-29-beside.md).
 //
 // So each warp writes by a schedule of its own, which has a chunk at most every few microseconds. A
-// wait that was too long makes the next one shorter. With one counter for all warps, where a chunk
-// gets its turn when it is ready, it does not, and as naps take about as long as a chunk, kernels
-// wrote at 29 GB/s what should have been 42 (docs/results/2026-11-30-profile.md).
+// wait that was too long makes the next one shorter: naps take about as long as a warp needs for a
+// chunk. On an H200, kernels write what they may so (docs/results/2026-11-30-profile.md).
 const char* const kPace = R"cuda(
 struct Pace {
   u64 duration; // of 1 MiB of this warp, in ns; 0: it never waits

@@ -197,8 +197,7 @@ bool Follower::change_script() {
     while (next_action_ < actions.size() && actions[next_action_].place < place_) {
       ++next_action_;
     }
-    pending_.clear();
-    late_.clear();
+    forget_delayed();
     return true;
   }
   return false;
@@ -685,8 +684,7 @@ void Follower::begin() {
   }
   before_.clear();
   seen_ = {};
-  pending_.clear();
-  late_.clear();
+  forget_delayed();
   place_ = -1;
   read_ = cursor_ = next_action_ = 0;
   steps_ = 0;
@@ -778,8 +776,7 @@ std::optional<Planned::Piece> Follower::piece_of_next(size_t bytes) {
 // From now on, LMS does not know what comes.
 void Follower::on_demand() {
   script_ = nullptr;
-  pending_.clear();
-  late_.clear();
+  forget_delayed();
   policy_.forget();
   room_.limit().stretch(0);
   mover_.supply().packing().useful(false);

@@ -25,7 +25,7 @@ namespace torch::cuda::lms {
 // Learns which iterations a program repeats on one device, has a plan made for each, and acts on
 // the plan while the program does what the plan expects. Used under the LMS mutex.
 //
-// All that it does is what LMS may do at any time: to copy an idle block to the host, to page it
+// All that it does is what LMS may do at any time: to copy a block to the host, to page an idle one
 // out, and to page a block in. So a program that departs from the plan is never wrong, and LMS
 // pages on demand from there on.
 class Follower final : public Planned {
@@ -171,6 +171,10 @@ class Follower final : public Planned {
   };
   std::deque<Pending> pending_; // fetches for which there was no room yet
   std::vector<Action> late_; // copies of blocks that another thread used
+  void forget_delayed() {
+    pending_.clear();
+    late_.clear();
+  }
 
   // Of the iteration before.
   Script* last_ = nullptr; // null if there was none

@@ -89,7 +89,8 @@ class Mover {
   // Pages out on demand: takes host memory, and then calls start_page_out() and finish_page_out().
   Outcome page_out(Block& block);
 
-  // Copies an idle block to the host, and keeps its memory, so that a later page-out needs no copy.
+  // Copies a block to the host that Room::may_copy() allows, and keeps its memory, so that a later
+  // page-out needs no copy.
   // The copy may wait for all that the home stream has queued. Moved means that the host has the
   // bytes. Never waits for the device.
   Outcome copy_ahead(Block& block);

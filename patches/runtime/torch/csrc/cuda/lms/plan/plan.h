@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::cuda::lms::plan {
@@ -27,10 +28,11 @@ struct Move {
   bool returns() const {
     return needed_at != kNone;
   }
+  // The order in which copies behind the same operator are issued.
+  std::pair<Place, Place> urgency() const {
+    return {last_use, needed_at};
+  }
 };
-
-// Whether the copy of the first move is issued before that of the other one.
-bool issued_before(const Move& a, const Move& b);
 
 // Why an operator did not start when the one before it had ended.
 enum class Cause : uint8_t {

@@ -172,7 +172,9 @@ Plan plan(const Trace& trace, const Machine& machine) {
   }
   result.moves = late_schedule(trace, machine, best).moves;
   // The order decides which of several copies after one operator is the first.
-  std::stable_sort(result.moves.begin(), result.moves.end(), issued_before);
+  std::stable_sort(result.moves.begin(), result.moves.end(), [](const Move& a, const Move& b) {
+    return std::make_pair(a.copy_after, a.urgency()) < std::make_pair(b.copy_after, b.urgency());
+  });
   const Replay played = replay(trace, machine, result.moves);
   result.prediction = played.prediction;
   if (!played.valid()) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -16,9 +15,11 @@ namespace {
 // What is to do at each place of an iteration.
 class Agenda {
  public:
-  // Of (place, order at the place, what).
-  Agenda(Place size, std::vector<std::tuple<Place, Place, size_t>> entries)
-      : first_(size + 1, entries.size()), what_(entries.size()) {
+  // A place, the order there, and what is to do.
+  using Order = std::pair<Place, Place>;
+  using Entries = std::vector<std::tuple<Place, Order, size_t>>;
+
+  Agenda(Place size, Entries entries) : first_(size + 1, entries.size()), what_(entries.size()) {
     std::sort(entries.begin(), entries.end());
     for (size_t k = entries.size(); k-- > 0;) {
       what_[k] = std::get<2>(entries[k]);
@@ -60,9 +61,13 @@ class Player {
         moves_(moves),
         handovers_(handovers),
         size_(trace.size()),
-        copies_(size_, copies()),
-        drops_(size_, agenda([](const Move& move) { return move.drop_before; })),
-        fetches_(size_, agenda([](const Move& move) { return move.fetch_before; })),
+        copies_(
+            size_,
+            agenda(
+                [](const Move& move) { return move.copy_after; },
+                [](const Move& move, Place) { return move.urgency(); })),
+        drops_(size_, agenda([](const Move& move) { return move.drop_before; }, soonest)),
+        fetches_(size_, agenda([](const Move& move) { return move.fetch_before; }, soonest)),
         births_(size_, lives([](const Block& block) { return block.allocated; })),
         deaths_(size_, lives([](const Block& block) { return block.freed; })),
         inherits_(size_, inheritors([](const Handover& handover) {
@@ -101,52 +106,40 @@ class Player {
     return move.copy_after == Move::kNone;
   }
 
-  // In the order of their issue.
-  std::vector<std::tuple<Place, Place, size_t>> copies() const {
-    std::vector<size_t> order(moves_.size());
-    std::iota(order.begin(), order.end(), size_t(0));
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return issued_before(moves_[a], moves_[b]);
-    });
-    std::vector<std::tuple<Place, Place, size_t>> entries;
-    for (size_t n = 0; n < order.size(); ++n) {
-      const Move& move = moves_[order[n]];
-      if (!idle(move) && size_ > 0) {
-        entries.emplace_back(move.copy_after % size_, static_cast<Place>(n), order[n]);
-      }
-    }
-    return entries;
+  // What is needed first, seen from a place.
+  static Agenda::Order soonest(const Move& move, Place at) {
+    return {move.needed_at - at, 0};
   }
 
-  template <class F>
-  std::vector<std::tuple<Place, Place, size_t>> agenda(F place) const {
-    std::vector<std::tuple<Place, Place, size_t>> entries;
+  template <class F, class Order>
+  Agenda::Entries agenda(F place, Order order) const {
+    Agenda::Entries entries;
     for (size_t k = 0; k < moves_.size(); ++k) {
       const Place at = place(moves_[k]);
       if (at >= 0 && !idle(moves_[k]) && size_ > 0) {
-        entries.emplace_back(at % size_, moves_[k].needed_at - at, k);
+        entries.emplace_back(at % size_, order(moves_[k], at), k);
       }
     }
     return entries;
   }
 
   template <class F>
-  std::vector<std::tuple<Place, Place, size_t>> lives(F place) const {
-    std::vector<std::tuple<Place, Place, size_t>> entries;
+  Agenda::Entries lives(F place) const {
+    Agenda::Entries entries;
     for (size_t i = 0; i < trace_.blocks.size(); ++i) {
       if (!trace_.blocks[i].persistent()) {
-        entries.emplace_back(place(trace_.blocks[i]), 0, i);
+        entries.emplace_back(place(trace_.blocks[i]), Agenda::Order(), i);
       }
     }
     return entries;
   }
 
   template <class F>
-  std::vector<std::tuple<Place, Place, size_t>> inheritors(F who) const {
-    std::vector<std::tuple<Place, Place, size_t>> entries;
+  Agenda::Entries inheritors(F who) const {
+    Agenda::Entries entries;
     for (size_t k = 0; k < handovers_.size(); ++k) {
       if (who(handovers_[k]) >= 0) {
-        entries.emplace_back(who(handovers_[k]), 0, k);
+        entries.emplace_back(who(handovers_[k]), Agenda::Order(), k);
       }
     }
     return entries;
@@ -345,11 +338,6 @@ class Player {
 };
 
 } // namespace
-
-bool issued_before(const Move& a, const Move& b) {
-  return std::tie(a.copy_after, a.last_use, a.needed_at) <
-         std::tie(b.copy_after, b.last_use, b.needed_at);
-}
 
 Replay replay(
     const Trace& trace,

@@ -160,7 +160,7 @@ class Scheduler {
       }
     }
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return issued_before(moves_[a], moves_[b]);
+      return moves_[a].urgency() < moves_[b].urgency();
     });
     Place last = 0;
     for (const size_t k : order) {

@@ -285,7 +285,7 @@ bool Room::may_copy(const Block& block) const {
 }
 
 bool Room::copy_ahead(Block& block) {
-  return may_copy(block) && mover_.copy_ahead(block) == Mover::Outcome::Moved;
+  return mover_.copy_ahead(block) == Mover::Outcome::Moved;
 }
 
 bool Room::prefetch(Block& block) {
