@@ -1,6 +1,5 @@
 // The planner for ctypes: handles, and arrays that the caller owns.
 
-#include <torch/csrc/cuda/lms/plan/awaited.h>
 #include <torch/csrc/cuda/lms/plan/on_demand.h>
 #include <torch/csrc/cuda/lms/plan/plain.h>
 #include <torch/csrc/cuda/lms/plan/planner.h>
@@ -164,7 +163,6 @@ Result* lms_replay(
          move[4],
          move[5],
          true,
-         false,
          move[6]});
   }
   result->plan.moves = earlier_drops(std::move(result->plan.moves), part);
@@ -195,13 +193,6 @@ Result* lms_copy_plainly(const Trace* trace, int64_t limit, const double* rates)
   const Machine machine = machine_of(limit, rates);
   auto* const result = new Result{plan_with_compression(*trace, machine), 0};
   copy_plainly(*trace, machine, result->plan);
-  return result;
-}
-
-// As above, with what operators wait for.
-Result* lms_find_awaited(const Trace* trace, int64_t limit, const double* rates) {
-  auto* const result = new Result{plan(*trace, machine_of(limit, rates)), 0};
-  find_awaited(result->plan);
   return result;
 }
 
@@ -254,7 +245,6 @@ void lms_moves(const Result* result, int64_t* move) {
         from.fetch_before,
         from.needed_at,
         from.packs,
-        from.awaited,
         from.last_use};
     move = std::copy(std::begin(values), std::end(values), move);
   }

@@ -52,7 +52,6 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
         [ctypes.c_void_p, ctypes.c_int64, _DOUBLES],
     ),
     "lms_copy_plainly": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
-    "lms_find_awaited": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, _DOUBLES]),
     "lms_replay": (
         ctypes.c_void_p,
         [
@@ -132,7 +131,6 @@ class Move:
     fetch_before: int
     needed_at: int
     packs: bool = True
-    awaited: bool = False
     last_use: int = _COPY_AFTER
 
     def __post_init__(self) -> None:
@@ -217,11 +215,6 @@ class Planner:
             made = self._library.lms_copy_plainly(handle, *_machine(machine))
             return self._read(made, trace)
 
-    def find_awaited(self, trace: Trace, machine: Machine) -> Result:
-        """A plan that says for which copies operators stand still."""
-        with _Handle(self._library, trace) as handle:
-            return self._read(self._library.lms_find_awaited(handle, *_machine(machine)), trace)
-
     def replay(
         self,
         trace: Trace,
@@ -288,7 +281,7 @@ class Planner:
         seconds = (ctypes.c_double * 4)()
         library.lms_numbers(handle, numbers)
         library.lms_seconds(handle, seconds)
-        rows = (ctypes.c_int64 * (9 * numbers[3]))()
+        rows = (ctypes.c_int64 * (8 * numbers[3]))()
         library.lms_moves(handle, rows)
         size = len(trace.seconds)
         starts, stalls = (ctypes.c_double * size)(), (ctypes.c_double * size)()
@@ -301,8 +294,8 @@ class Planner:
             infeasible=numbers[1],
             infeasible_bytes=numbers[2],
             moves=[
-                Move(*row[:2], bool(row[2]), *row[3:6], *map(bool, row[6:8]), row[8])
-                for row in (rows[i : i + 9] for i in range(0, len(rows), 9))
+                Move(*row[:2], bool(row[2]), *row[3:6], bool(row[6]), row[7])
+                for row in (rows[i : i + 8] for i in range(0, len(rows), 8))
             ],
             bytes_out=numbers[5],
             bytes_in=numbers[6],

@@ -731,15 +731,10 @@ class TestAuto:
         found = run_sim(sleeping, mib=512, timing=1, to_host=1000, to_device=1000)
         assert not any(slept for written, slept in found if not written)
         # Before, there are plans whose transfers the program waits for.
-        assert all(written > 0 and slept > 0 for written, slept in found[-10:]), found
-
-    @simulated
-    def test_kernels_fill_the_link_while_no_operator_runs(self):
-        """One block of six leaves meanwhile."""
-        found = run_sim(sleeping, mib=512, timing=1, to_host=1000, to_device=1000)
-        written, slept = found[-1]
-        assert written > 0
-        assert 0 < slept < 0.9 * written / (0.8 * 1e9), found
+        assert all(written > 0 for written, _ in found[-10:]), found
+        # All of them do, also what operators are expected to wait for.
+        least = 0.9 / (0.8 * 1e9)  # seconds for each byte
+        assert all(slept > least * written for written, slept in found[-10:]), found
 
     @simulated
     def test_the_first_iteration_of_a_way_does_not_count(self):

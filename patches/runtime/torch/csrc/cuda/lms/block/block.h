@@ -110,7 +110,6 @@ struct Block {
   uint32_t slot = 0; // the number under which the follower has the block; 0 if it does not
   uint64_t next_use = 0; // when an operator uses it next, as the policy counts; 0 if not known
   bool packs = true; // false: the last plan that copied it had no use for its compression
-  bool awaited = false; // the program stands still for most of this copy, says the last plan
   // When the plan expects the transfer that is in flight to have ended, in the same way. The host
   // cannot ask the device, because it issues work far ahead of it.
   uint64_t busy_until = 0;

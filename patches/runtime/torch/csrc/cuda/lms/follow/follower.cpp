@@ -264,7 +264,6 @@ void Follower::copy(const Action& action) {
     return;
   }
   block->packs = action.packs;
-  block->awaited = action.awaited;
   if (room_.copy_ahead(*block)) {
     ++stats_.copied_ahead_count;
     expect_end(*block, action.ended);

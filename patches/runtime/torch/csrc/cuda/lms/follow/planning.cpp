@@ -1,6 +1,5 @@
 #include <torch/csrc/cuda/lms/follow/planning.h>
 
-#include <torch/csrc/cuda/lms/plan/awaited.h>
 #include <torch/csrc/cuda/lms/plan/plain.h>
 #include <torch/csrc/cuda/lms/plan/planner.h>
 #include <torch/csrc/cuda/lms/plan/replay.h>
@@ -35,7 +34,6 @@ void Planning::start(
       if (compression_) {
         plan::copy_plainly(trace_, machine_, plan_, places_.handovers());
       }
-      plan::find_awaited(plan_);
     } catch (const std::exception& error) {
       plan_ = plan::Plan();
       plan_.problem = error.what();

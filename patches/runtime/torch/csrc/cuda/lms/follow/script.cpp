@@ -107,13 +107,7 @@ void Script::make_actions() {
     const plan::Place shift = next ? size_ : 0;
     if (number > 0) {
       actions_.push_back(
-          {place - shift,
-           kind,
-           move.needed_at - shift,
-           ended - shift,
-           number,
-           move.packs,
-           move.awaited});
+          {place - shift, kind, move.needed_at - shift, ended - shift, number, move.packs});
     }
   };
   for (const plan::Move& move : moves_) {

@@ -29,7 +29,6 @@ struct Action {
   plan::Place ended; // of the first operator that is expected to start after its transfer
   uint32_t number; // of the block
   bool packs; // if the block shrinks; only used for copies
-  bool awaited; // the program stands still for most of the transfer; the same
 };
 
 // What is known of an iteration's blocks besides what operators do with them.

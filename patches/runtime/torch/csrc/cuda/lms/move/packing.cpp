@@ -43,9 +43,10 @@ constexpr double kFewThreadBlocks = 12;
 constexpr double kPacedThreadBlocks = 18;
 constexpr unsigned kLeastFewBlocks = 16;
 constexpr unsigned kMostFewBlocks = 32;
-// Their operators would wait for the stores of kernels that fill the link, see codec/pace.cpp.
-// While operators run, kernels write this part of what copies could move. On an H200, operators are
-// slower from 46 of 55 GB/s on (docs/results/2026-11-29-beside.md).
+// Their operators would wait for the stores of kernels that fill the link, see codec/pace.cpp. So
+// kernels write this part of what copies could move. On an H200, operators are slower from 46 of 55
+// GB/s on (docs/results/2026-11-29-beside.md). Copies for which the plan expects operators to wait
+// make no exception: operators run after all, and lose more (docs/results/2026-11-30-profile.md).
 constexpr double kPace = 0.8;
 
 } // namespace
@@ -113,7 +114,7 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
         host.packed, data, block.size, host.buffer, left, most, kernels, copies, *out_);
     return copies.stream();
   }
-  const double rate = hurry_ || block.awaited ? 0 : kPace * out_rate_;
+  const double rate = hurry_ ? 0 : kPace * out_rate_;
   packer_.pack(host.packed, data, block.size, host.buffer, most, rate, kernels);
   return kernels;
 }

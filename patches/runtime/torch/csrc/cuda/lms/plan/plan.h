@@ -22,7 +22,6 @@ struct Move {
   Place fetch_before = kNone; // before this operator the fetch is issued; kNone: never
   Place needed_at = kNone; // the operator that uses it next; kNone: none does
   bool packs = true; // false: the copy is as it is, although the block shrinks
-  bool awaited = false; // no operator runs for most of the copy's time
   Place last_use = kNone; // before the absence; kNone: nothing uses the block
 
   bool returns() const {
