@@ -475,6 +475,11 @@ lms_unpack(Target target, Parts host, u64 beyond) {
   }
 }
 
+// Bytes of a chunk in the buffer. The last bytes of a block are stored as they are.
+LMS_INLINE u32 size_of(const Head& head, u64 chunk, u64 bytes) {
+  return (chunk + 1) * kChunk <= bytes ? body_of(head).size : u32(bytes - chunk * kChunk);
+}
+
 // From device memory, so nothing has to be read ahead.
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
 lms_unpack_window(Target target, Bytes all_heads, Window window) {
@@ -490,15 +495,22 @@ lms_unpack_window(Target target, Bytes all_heads, Window window) {
     Lanes<u64> heads;
     const u64* const line = reinterpret_cast<const u64*>(all_heads.data) + group * kGroup;
     each_lane([&](u32 lane) { heads[lane] = lane < here ? line[lane] : 0; });
-    for (u32 i = 0; i < here; ++i) {
+    // Most chunks are in other windows.
+    Lanes<u32> inside;
+    each_lane([&](u32 lane) {
+      const Head head = Head::of(heads[lane]);
+      const u64 offset = u64(head.where) * 16;
+      const u64 end = offset + size_of(head, group * kGroup + lane, target.size);
+      const bool found = lane < here && offset >= window.begin && offset < window.end &&
+          end <= window.begin + window.size;
+      inside[lane] = found ? 1u << lane : 0;
+    });
+    for (u32 found = sum(inside); found != 0; found &= found - 1) {
+      const u32 i = lowest(found);
       const u64 chunk = group * kGroup + i;
       const Head head = Head::of(from(heads, i));
       const u64 offset = u64(head.where) * 16;
-      const u32 size = chunk < whole ? body_of(head).size : u32(target.size - chunk * kChunk);
-      if (offset < window.begin || offset >= window.end ||
-          offset + size > window.begin + window.size) {
-        continue;
-      }
+      const u32 size = size_of(head, chunk, target.size);
       char* const to = target.data + chunk * kChunk;
       char* const at = const_cast<char*>(window.data) + (offset - window.begin);
       if (chunk >= whole) {
