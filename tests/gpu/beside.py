@@ -95,9 +95,10 @@ def together(operate: Callable[[], object], alone: float, case: Case, move: Any)
     torch.cuda.synchronize()
     took = begin.elapsed_time(end) / 1e3
     ends = [begin.elapsed_time(mark) / 1e3 for mark in marks]
-    within = [time for time in ends if time <= took]
-    enough = len(within) < len(ends)
-    rate = (len(within) - 1) * case.size / max(within[-1], 1e-9) / 1e9
+    # Some may have ended before the operators began.
+    within = [time for time in ends if 0 <= time <= took]
+    enough = bool(ends) and ends[-1] > took
+    rate = (len(within) - 1) * case.size / (within[-1] - within[0]) / 1e9 if within[1:] else 0.0
     cost = max(0.0, took - count * alone) / (rate * took) if rate else float("nan")
     longer = took / (count * alone) - 1
     return {"rate": rate, "cost": cost, "longer": longer, "enough": enough, "ends": ends}
