@@ -410,7 +410,7 @@ def test_a_plan_that_is_slower_is_not_followed():
 @pytest.mark.parametrize("times", [1, 30])
 def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
     """It does in every iteration here, because the device refuses memory for another stream. If it
-    does so only in the first one, a second plan takes more, and then the first part is used."""
+    does so only in the first one, a second plan takes more, and then the first one is back."""
     side = torch.cuda.Stream()
 
     def refuse(k: int) -> None:
@@ -423,7 +423,7 @@ def test_a_plan_takes_less_if_the_native_allocator_tries_again(times):
     train(30, between=lambda k: refuse(k) if k < times else None)
     assert stat("planned_iterations") > 4
     assert torch.cuda.memory_stats()["num_alloc_retries"] >= times
-    assert stat("plans") == 3 if times == 1 else stat("plans") > 3
+    assert stat("plans") == 2 if times == 1 else stat("plans") > 3
 
 
 class Line:

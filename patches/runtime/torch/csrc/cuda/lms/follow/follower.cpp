@@ -22,9 +22,6 @@ constexpr double kOverhead = 10e-6; // seconds
 // Events of an iteration. A program that takes no more steps is not recorded for ever.
 constexpr size_t kMost = size_t(1) << 22;
 
-// Plans are made again when the limit has changed by this part.
-constexpr double kChange = 0.005;
-
 // Sets the flag for a scope.
 struct Acting {
   bool& now;
@@ -503,11 +500,13 @@ void Follower::make_plans() {
       set_blocks(*script);
     }
     const auto wanted = static_cast<int64_t>(room_.limit().part(script->slack().part()));
-    const double change = static_cast<double>(wanted - script->asked());
     const bool compress = compresses(*script);
-    if (!planning_.busy() && script->trace().size() > 0 &&
-        (std::abs(change) > kChange * static_cast<double>(wanted) ||
-         compress != script->asked_to_compress())) {
+    if (!planning_.busy() && script->trace().size() > 0 && !script->asked_for(wanted, compress)) {
+      if (script->take_back(wanted, compress)) {
+        debug_log("[lms] plan: an earlier one, %.3f of the limit\n", script->part());
+        settled_ = 0;
+        continue;
+      }
       plan::Machine machine;
       machine.out_rate = mover_.out_rate(false);
       machine.in_rate = mover_.in_rate(false);

@@ -60,14 +60,44 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
 }
 
 void Script::set(plan::Plan plan, Places places) {
-  places_ = std::move(places);
+  follow(
+      {std::move(plan),
+       std::move(places),
+       asked_,
+       asked_part_,
+       asked_to_compress_,
+       allowance(asked_)});
+}
+
+bool Script::take_back(int64_t limit, bool compress) {
+  const auto suits = [&](const Made& made) {
+    return made.part == slack_.part() && made.compress == compress && near(made.asked, limit) &&
+           made.places.bytes() <= placing_.most();
+  };
+  const auto made = std::find_if(earlier_.begin(), earlier_.end(), suits);
+  if (made == earlier_.end() && !suits(made_)) {
+    return false;
+  }
+  ask(limit, compress);
+  if (made != earlier_.end()) {
+    Made back = std::move(*made);
+    earlier_.erase(made);
+    follow(std::move(back));
+  }
+  return true;
+}
+
+void Script::follow(Made made) {
+  constexpr size_t kMost = 8; // slack takes fewer steps without finding anything faster
+  if (planned_ && made_.asked > 0) {
+    if (earlier_.size() == kMost) {
+      earlier_.erase(earlier_.begin());
+    }
+    earlier_.push_back(std::move(made_));
+  }
+  made_ = std::move(made);
   laid_out_ = false;
-  moves_ = std::move(plan.moves);
-  prediction_ = std::move(plan.prediction);
-  limit_ = allowance(asked_);
-  part_ = asked_part_;
   planned_ = true;
-  compressed_ = asked_to_compress_ && plan.compressed;
   slow_ = 0; // of the plan before
   make_actions();
 }
@@ -76,20 +106,21 @@ void Script::set(plan::Plan plan, Places places) {
 // From size() on, it is in the next iteration.
 plan::Place Script::end_of(const plan::Movement& movement) const {
   constexpr double kMargin = 0.02; // of an iteration
-  const double end = movement.end + kMargin * prediction_.seconds;
-  const std::vector<double>& starts = prediction_.starts;
+  const plan::Prediction& prediction = made_.plan.prediction;
+  const double end = movement.end + kMargin * prediction.seconds;
+  const std::vector<double>& starts = prediction.starts;
   const auto first = [&](double time) {
     return std::lower_bound(starts.begin(), starts.end(), time) - starts.begin();
   };
   const plan::Place place = first(end);
-  return place < size_ ? place : size_ + first(end - prediction_.seconds);
+  return place < size_ ? place : size_ + first(end - prediction.seconds);
 }
 
 void Script::make_actions() {
   using Movement = plan::Movement::Kind;
   actions_.clear();
   std::map<std::tuple<Movement, uint32_t, plan::Place>, plan::Place> ends;
-  for (const plan::Movement& movement : prediction_.movements) {
+  for (const plan::Movement& movement : made_.plan.prediction.movements) {
     ends[{movement.kind, movement.block, movement.place}] = end_of(movement);
   }
   // The times of a movement are those of the iteration in which it is issued.
@@ -110,7 +141,7 @@ void Script::make_actions() {
           {place - shift, kind, move.needed_at - shift, ended - shift, number, move.packs});
     }
   };
-  for (const plan::Move& move : moves_) {
+  for (const plan::Move& move : made_.plan.moves) {
     if (move.copy_after == plan::Move::kNone) {
       continue; // nothing uses the block, so it leaves first anyway
     }

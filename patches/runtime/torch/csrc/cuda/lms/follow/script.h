@@ -11,6 +11,7 @@
 #include <torch/csrc/cuda/lms/record/recorder.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -118,9 +119,10 @@ class Script {
   plan::Trace& trace() {
     return trace_;
   }
-  // The limit for which a plan was asked for last, in bytes; 0 if none was.
-  int64_t asked() const {
-    return asked_;
+  // Whether the plan that was asked for last is for this limit, in bytes. Plans are made again only
+  // when it has changed clearly.
+  bool asked_for(int64_t limit, bool compress) const {
+    return near(asked_, limit) && compress == asked_to_compress_;
   }
   // Whether that plan may count on compression.
   bool asked_to_compress() const {
@@ -139,7 +141,7 @@ class Script {
   // One operator alone needs this number of bytes.
   void need(int64_t bytes) {
     needed_ = bytes;
-    asked_ = 0;
+    forget_plans();
   }
   bool needs_more() const {
     return needed_ > 0;
@@ -147,8 +149,11 @@ class Script {
 
   // Sets the plan that was asked for, and where its blocks have their memory, if they have places.
   void set(plan::Plan plan, Places places);
+  // Takes the plan that was made for this limit and the slack's part, if there is one: how long it
+  // takes is known, and another one may take longer. Returns whether there is one.
+  bool take_back(int64_t limit, bool compress);
   const Places& places() const {
-    return places_;
+    return made_.places;
   }
   // Whether idle blocks have left since there are these places, so that they come back there.
   bool laid_out() const {
@@ -163,7 +168,7 @@ class Script {
   }
   // Plans are of another kind from now on: what is known of the times of others does not count.
   void begin_anew() {
-    asked_ = 0;
+    forget_plans();
     slack_ = Slack();
     trial_ = Trial();
   }
@@ -184,20 +189,20 @@ class Script {
   }
   // What the plan uses, in bytes.
   int64_t limit() const {
-    return limit_;
+    return made_.limit;
   }
   // Which part of what PyTorch may take that was when the plan was asked for.
   double part() const {
-    return part_;
+    return made_.part;
   }
   // Whether the plan counts on compression.
   bool compressed() const {
-    return compressed_;
+    return made_.compress && made_.plan.compressed;
   }
   // What is done while the plan is followed, if that is up to LMS. That is not the trial's way as
   // long as its plan is being made.
   Trial::Way way() const {
-    return compressed_                        ? Trial::Way::Plan
+    return compressed()                       ? Trial::Way::Plan
            : trial_.way() == Trial::Way::Pack ? Trial::Way::Pack
                                               : Trial::Way::Copy;
   }
@@ -208,7 +213,8 @@ class Script {
   // Whether the program is expected to wait for transfers for much of an iteration.
   bool waits() const {
     constexpr double kMuch = 0.25;
-    return prediction_.stall_seconds > kMuch * prediction_.seconds;
+    const plan::Prediction& prediction = made_.plan.prediction;
+    return prediction.stall_seconds > kMuch * prediction.seconds;
   }
   bool planned() const {
     return planned_ && rest_ == 0;
@@ -229,6 +235,25 @@ class Script {
   plan::Place next_use(uint32_t number, plan::Place place) const;
 
  private:
+  // A plan, and for what it was made.
+  struct Made {
+    plan::Plan plan;
+    Places places;
+    int64_t asked = 0; // the limit, in bytes; 0 if the plan is not to be taken back
+    double part = 0; // of what PyTorch may take that was
+    bool compress = false; // whether it may count on compression
+    int64_t limit = 0; // what the plan uses, in bytes
+  };
+
+  static bool near(int64_t limit, int64_t other) {
+    constexpr double kChange = 0.005;
+    return std::abs(static_cast<double>(limit - other)) <= kChange * static_cast<double>(other);
+  }
+  void forget_plans() {
+    asked_ = made_.asked = 0;
+    earlier_.clear();
+  }
+  void follow(Made made);
   void make_actions();
   plan::Place end_of(const plan::Movement& movement) const;
 
@@ -238,12 +263,11 @@ class Script {
   Seen seen_;
   plan::Place size_ = 0;
   std::vector<std::vector<plan::Place>> uses_; // by number
-  std::vector<plan::Move> moves_; // of the plan
-  plan::Prediction prediction_; // of the plan
-  std::vector<Action> actions_; // that they are
+  Made made_; // the plan that is followed
+  std::vector<Made> earlier_; // plans that may be taken back
+  std::vector<Action> actions_; // of the plan that is followed
   plan::Trace trace_;
   Lives lives_;
-  Places places_;
   bool laid_out_ = false;
   bool linked_ = false;
   Placing placing_;
@@ -251,9 +275,7 @@ class Script {
   Trial trial_;
   Trial::Way ended_ = Trial::Way::Copy; // of the iteration that ended last
   double asked_part_ = 0;
-  double part_ = 0;
   int64_t asked_ = 0;
-  int64_t limit_ = 0;
   int64_t needed_ = 0;
   double on_demand_ = 0; // seconds, the least since the plan was doubted last; 0 if not known
   unsigned slow_ = 0; // iterations in a row that took longer with the plan
@@ -263,7 +285,6 @@ class Script {
   unsigned patience_ = 0; // see wait_longer()
   bool planned_ = false;
   bool asked_to_compress_ = false;
-  bool compressed_ = false;
 };
 
 } // namespace torch::cuda::lms
