@@ -60,36 +60,30 @@ bool Script::is(const std::vector<TraceEvent>& events) const {
 }
 
 void Script::set(plan::Plan plan, Places places) {
-  follow(
-      {std::move(plan),
-       std::move(places),
-       asked_,
-       asked_part_,
-       asked_to_compress_,
-       allowance(asked_)});
+  follow({std::move(plan), std::move(places), asked_, allowance(asked_.limit)});
 }
 
 bool Script::take_back(int64_t limit, bool compress) {
   const auto suits = [&](const Made& made) {
-    return made.part == slack_.part() && made.compress == compress && near(made.asked, limit) &&
+    return made.asked.is(limit, compress) && made.asked.part == slack_.part() &&
            made.places.bytes() <= placing_.most();
   };
-  const auto made = std::find_if(earlier_.begin(), earlier_.end(), suits);
-  if (made == earlier_.end() && !suits(made_)) {
-    return false;
-  }
-  ask(limit, compress);
-  if (made != earlier_.end()) {
-    Made back = std::move(*made);
-    earlier_.erase(made);
+  if (!suits(made_)) {
+    const auto earlier = std::find_if(earlier_.begin(), earlier_.end(), suits);
+    if (earlier == earlier_.end()) {
+      return false;
+    }
+    Made back = std::move(*earlier);
+    earlier_.erase(earlier);
     follow(std::move(back));
   }
+  ask(limit, compress);
   return true;
 }
 
 void Script::follow(Made made) {
   constexpr size_t kMost = 8; // slack takes fewer steps without finding anything faster
-  if (planned_ && made_.asked > 0) {
+  if (planned_ && made_.asked.limit > 0) {
     if (earlier_.size() == kMost) {
       earlier_.erase(earlier_.begin());
     }

@@ -122,11 +122,11 @@ class Script {
   // Whether the plan that was asked for last is for this limit, in bytes. Plans are made again only
   // when it has changed clearly.
   bool asked_for(int64_t limit, bool compress) const {
-    return near(asked_, limit) && compress == asked_to_compress_;
+    return asked_.is(limit, compress);
   }
   // Whether that plan may count on compression.
   bool asked_to_compress() const {
-    return asked_to_compress_;
+    return asked_.compress;
   }
   // What a plan for this limit may use: more if one operator alone needs more.
   int64_t allowance(int64_t limit) const {
@@ -134,9 +134,7 @@ class Script {
   }
   // Notes that a plan for this limit was asked for.
   void ask(int64_t limit, bool compress) {
-    asked_ = limit;
-    asked_to_compress_ = compress;
-    asked_part_ = slack_.part();
+    asked_ = {limit, slack_.part(), compress};
   }
   // One operator alone needs this number of bytes.
   void need(int64_t bytes) {
@@ -193,11 +191,11 @@ class Script {
   }
   // Which part of what PyTorch may take that was when the plan was asked for.
   double part() const {
-    return made_.part;
+    return made_.asked.part;
   }
   // Whether the plan counts on compression.
   bool compressed() const {
-    return made_.compress && made_.plan.compressed;
+    return made_.asked.compress && made_.plan.compressed;
   }
   // What is done while the plan is followed, if that is up to LMS. That is not the trial's way as
   // long as its plan is being made.
@@ -235,22 +233,27 @@ class Script {
   plan::Place next_use(uint32_t number, plan::Place place) const;
 
  private:
-  // A plan, and for what it was made.
+  // For what a plan is made.
+  struct Asked {
+    int64_t limit = 0; // bytes; 0: it does not count any more
+    double part = 0; // of what PyTorch may take that is
+    bool compress = false; // whether the plan may count on compression
+
+    bool is(int64_t other, bool compresses) const {
+      constexpr double kChange = 0.005;
+      const auto change = static_cast<double>(other - limit);
+      return std::abs(change) <= kChange * static_cast<double>(other) && compress == compresses;
+    }
+  };
   struct Made {
     plan::Plan plan;
     Places places;
-    int64_t asked = 0; // the limit, in bytes; 0 if the plan is not to be taken back
-    double part = 0; // of what PyTorch may take that was
-    bool compress = false; // whether it may count on compression
+    Asked asked;
     int64_t limit = 0; // what the plan uses, in bytes
   };
 
-  static bool near(int64_t limit, int64_t other) {
-    constexpr double kChange = 0.005;
-    return std::abs(static_cast<double>(limit - other)) <= kChange * static_cast<double>(other);
-  }
   void forget_plans() {
-    asked_ = made_.asked = 0;
+    asked_.limit = made_.asked.limit = 0;
     earlier_.clear();
   }
   void follow(Made made);
@@ -274,8 +277,7 @@ class Script {
   Slack slack_;
   Trial trial_;
   Trial::Way ended_ = Trial::Way::Copy; // of the iteration that ended last
-  double asked_part_ = 0;
-  int64_t asked_ = 0;
+  Asked asked_; // last
   int64_t needed_ = 0;
   double on_demand_ = 0; // seconds, the least since the plan was doubted last; 0 if not known
   unsigned slow_ = 0; // iterations in a row that took longer with the plan
@@ -284,7 +286,6 @@ class Script {
   bool timed_ = false;
   unsigned patience_ = 0; // see wait_longer()
   bool planned_ = false;
-  bool asked_to_compress_ = false;
 };
 
 } // namespace torch::cuda::lms
