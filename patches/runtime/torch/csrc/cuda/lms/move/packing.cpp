@@ -46,7 +46,7 @@ constexpr unsigned kMostFewBlocks = 32;
 // Their operators would wait for the stores of kernels that fill the link, see codec/pace.cpp. So
 // kernels write this part of what copies could move. On an H200, operators are slower from 46 of 55
 // GB/s on (docs/results/2026-11-29-beside.md). Copies for which the plan expects operators to wait
-// make no exception: operators run after all, and lose more (docs/results/2026-11-30-profile.md).
+// make no exception: operators run after all, and lose more (docs/results/2026-11-30-link.md).
 constexpr double kPace = 0.8;
 
 } // namespace
