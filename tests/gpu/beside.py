@@ -97,7 +97,7 @@ def together(operate: Callable[[], object], alone: float, case: Case, move: Any)
     ends = [begin.elapsed_time(mark) / 1e3 for mark in marks]
     # Some may have ended before the operators began.
     within = [time for time in ends if 0 <= time <= took]
-    enough = bool(ends) and ends[-1] > took
+    enough = ends[-1] > took
     rate = (len(within) - 1) * case.size / (within[-1] - within[0]) / 1e9 if within[1:] else 0.0
     cost = max(0.0, took - count * alone) / (rate * took) if rate else float("nan")
     longer = took / (count * alone) - 1

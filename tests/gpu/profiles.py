@@ -34,6 +34,12 @@ def role(name: str) -> str:
     return next((role for part, role in ROLES.items() if part in name), "program")
 
 
+def on_device(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In the order of their times."""
+    found = (event for event in events if event.get("cat") in ON_DEVICE)
+    return sorted(found, key=lambda event: event["ts"])
+
+
 def program_stream(device: Sequence[dict[str, Any]]) -> int:
     busy: collections.Counter[int] = collections.Counter()
     for event in device:
@@ -41,6 +47,13 @@ def program_stream(device: Sequence[dict[str, Any]]) -> int:
         if event["cat"] == "kernel" and role(event["name"]) == "program":
             busy[event["args"]["stream"]] += event["dur"]
     return busy.most_common(1)[0][0]
+
+
+def of_program(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ran on the program's stream."""
+    device = on_device(events)
+    stream = program_stream(device)
+    return [event for event in device if event["args"]["stream"] == stream]
 
 
 @dataclass(frozen=True)
@@ -57,24 +70,18 @@ class Gap:
 
 
 def gaps(events: Sequence[dict[str, Any]]) -> Iterator[Gap]:
-    device = [event for event in events if event.get("cat") in ON_DEVICE]
-    stream = program_stream(device)
     launches = launched(events)
-    ran = sorted(
-        (event["ts"], event["ts"] + event["dur"], launches.get(event["args"]["correlation"], 0.0))
-        for event in device
-        if event["args"]["stream"] == stream
-    )
     free = min(event["ts"] for event in events if event.get("cat") in ON_HOST)
-    for begin, end, launch in ran:
+    for event in of_program(events):
+        begin = event["ts"]
         if begin > free:
-            yield Gap(free, begin, launch)
-        free = max(free, end)
+            yield Gap(free, begin, launches.get(event["args"]["correlation"], 0.0))
+        free = max(free, begin + event["dur"])
 
 
 def shares(events: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of the program's stream: operators, checks, and waits for events by cause."""
-    device = [event for event in events if event.get("cat") in ON_DEVICE]
+    device = on_device(events)
     stream = program_stream(device)
     found = {"operators": 0.0, "checks": 0.0, "waits, out": 0.0, "waits, in": 0.0, "waits": 0.0}
     others: dict[str, list[dict[str, Any]]] = {"out": [], "in": []}
@@ -97,9 +104,7 @@ def shares(events: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def rates(events: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """GB/s of large copies, by direction and by the other streams that had work meanwhile."""
-    device = sorted(
-        (event for event in events if event.get("cat") in ON_DEVICE), key=lambda event: event["ts"]
-    )
+    device = on_device(events)
     launches = launched(events)
     streams: dict[int, list[dict[str, Any]]] = {}
     for event in device:
@@ -144,7 +149,7 @@ def overlap(event: dict[str, Any], begin: float, end: float) -> float:
 def summary(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Milliseconds by cause, the host's calls in gaps, and the long gaps."""
     host = [event for event in events if event.get("cat") in ON_HOST]
-    device = [event for event in events if event.get("cat") in ON_DEVICE]
+    device = on_device(events)
     first = min(event["ts"] for event in host)
     kernels = sum(event["dur"] for event in device if event["cat"] == "kernel")
     found = {"kernels": kernels, "event": 0.0, "host": 0.0, "host, short": 0.0, "event, short": 0.0}
@@ -215,19 +220,8 @@ def slower(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) ->
 
     Kernels are the same if they have the same name in the same order, so those of LMS are left out.
     """
-
-    def own(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        device = [event for event in events if event.get("cat") in ON_DEVICE]
-        stream = program_stream(device)
-        found = (event for event in device if event["args"]["stream"] == stream)
-        return sorted(found, key=lambda event: event["ts"])
-
-    old, new = own(before), own(after)
-    moves = [
-        event
-        for event in after
-        if event.get("cat") in ON_DEVICE and role(event["name"]) in ("out", "in")
-    ]
+    old, new = of_program(before), of_program(after)
+    moves = [event for event in on_device(after) if role(event["name"]) in ("out", "in")]
     names = ([event["name"] for event in events] for events in (old, new))
     found = []
     for i, j, count in difflib.SequenceMatcher(None, *names, autojunk=False).get_matching_blocks():

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-GPU = Path(__file__).resolve().parents[2] / "gpu"
+from toolkit.helpers.ci_script import load
+
+profiles = load("profiles", "tests/gpu")
+
 PROGRAM, OUT, IN = 7, 20, 21
-
-
-@pytest.fixture
-def profiles(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(GPU))
-    yield importlib.import_module("profiles")
-    del sys.modules["profiles"]
 
 
 class Profile:
@@ -59,7 +52,7 @@ def in_memory() -> Profile:
     return profile
 
 
-def test_what_the_stream_does(profiles: Any, planned: Profile) -> None:
+def test_what_the_stream_does(planned: Profile) -> None:
     shares = profiles.shares(planned.events)
     assert shares == {
         "operators": 3.0,
@@ -71,7 +64,7 @@ def test_what_the_stream_does(profiles: Any, planned: Profile) -> None:
     }
 
 
-def test_gaps(profiles: Any, planned: Profile) -> None:
+def test_gaps(planned: Profile) -> None:
     summary = profiles.summary(planned.events)
     assert summary["event"] == 3.0
     assert summary["host, short"] == 0.45
@@ -80,12 +73,12 @@ def test_gaps(profiles: Any, planned: Profile) -> None:
     ]
 
 
-def test_a_wait_for_the_host(profiles: Any, planned: Profile) -> None:
+def test_a_wait_for_the_host(planned: Profile) -> None:
     last = list(profiles.gaps(planned.events))[-1]
     assert (last.begin, last.end, last.cause) == (6050, 6500, "host")
 
 
-def test_kernels_that_take_longer(profiles: Any, in_memory: Profile, planned: Profile) -> None:
+def test_kernels_that_take_longer(in_memory: Profile, planned: Profile) -> None:
     found = profiles.slower(in_memory.events, planned.events)
     assert [(kernel.name, kernel.before, kernel.after, kernel.beside) for kernel in found] == [
         ("norm", 0.3, 0.9, "in, out"),
@@ -96,9 +89,7 @@ def test_kernels_that_take_longer(profiles: Any, in_memory: Profile, planned: Pr
     assert found[0].at == 1.05
 
 
-def test_a_kernel_that_only_one_iteration_has(
-    profiles: Any, in_memory: Profile, planned: Profile
-) -> None:
+def test_a_kernel_that_only_one_iteration_has(in_memory: Profile, planned: Profile) -> None:
     planned.ran("fill", 7000, 5000, PROGRAM)
     found = profiles.slower(in_memory.events, planned.events)
     assert [kernel.name for kernel in found] == ["norm", "conv", "conv", "sum"]

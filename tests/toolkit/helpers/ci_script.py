@@ -1,4 +1,4 @@
-"""The scripts in ci/, which are no package, as modules."""
+"""The scripts in ci/ and tests/gpu/, which are no packages, as modules."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 
-def load(name: str) -> ModuleType:
-    path = Path(__file__).parents[3] / "ci" / f"{name}.py"
+def load(name: str, folder: str = "ci") -> ModuleType:
+    path = Path(__file__).parents[3] / folder / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
