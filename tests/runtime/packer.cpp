@@ -97,11 +97,16 @@ int packer_pack(
     unsigned blocks,
     unsigned threads,
     cudaStream_t stream,
-    double rate) {
+    double rate,
+    size_t least) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     packer->pack(
-        static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, rate, stream);
+        {static_cast<codec::Kind>(kind), data, bytes, host},
+        least,
+        {blocks, threads},
+        rate,
+        stream);
   });
 }
 
@@ -120,7 +125,7 @@ int packer_repack(
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     packer->repack(
-        static_cast<codec::Kind>(kind), data, bytes, host, differs, {blocks, threads}, stream);
+        {static_cast<codec::Kind>(kind), data, bytes, host}, differs, {blocks, threads}, stream);
   });
 }
 
@@ -137,7 +142,7 @@ int packer_unpack(
     cudaStream_t stream) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->unpack(static_cast<codec::Kind>(kind), data, bytes, host, {blocks, threads}, stream);
+    packer->unpack({static_cast<codec::Kind>(kind), data, bytes, host}, {blocks, threads}, stream);
   });
 }
 
@@ -188,15 +193,12 @@ int packer_pack_staged(
     cudaStream_t stream,
     Direction* direction,
     double share,
-    size_t* pieces) {
+    size_t* least) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->kernels, stream);
-    *pieces = packer->pack(
-        static_cast<codec::Kind>(kind),
-        data,
-        bytes,
-        host,
+    *least = packer->pack(
+        {static_cast<codec::Kind>(kind), data, bytes, host},
         share,
         {blocks, threads},
         direction->kernels,
@@ -218,16 +220,15 @@ int packer_unpack_staged(
     unsigned threads,
     cudaStream_t stream,
     Direction* direction,
-    size_t pieces) {
+    size_t least,
+    size_t piece) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->copies.stream(), stream);
     packer->unpack(
-        static_cast<codec::Kind>(kind),
-        data,
-        bytes,
-        host,
-        pieces,
+        {static_cast<codec::Kind>(kind), data, bytes, host},
+        least,
+        piece,
         {blocks, threads},
         direction->copies,
         direction->kernels,

@@ -38,7 +38,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("available", ctypes.c_bool, pointer, number),
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
-        ("pack", number, *block, *grid, pointer, ctypes.c_double),
+        ("pack", number, *block, *grid, pointer, ctypes.c_double, size),
         ("repack", number, *block, pointer, *grid, pointer),
         ("unpack", number, *block, *grid, pointer),
         ("direction_new", pointer),
@@ -46,7 +46,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("takes", ctypes.c_bool, pointer, size),
         ("staged_bytes", size, pointer, size),
         ("pack_staged", number, *block, *grid, pointer, pointer, ctypes.c_double, pointer),
-        ("unpack_staged", number, *block, *grid, pointer, pointer, size),
+        ("unpack_staged", number, *block, *grid, pointer, pointer, size, size),
         ("written", ctypes.c_uint64, pointer),
         ("end", size, pointer),
     ):
@@ -111,8 +111,10 @@ class Packer:
         parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
+        least: int = 0,
     ) -> None:
-        self._run("pack", kind, data, size, parts, blocks, stream, self.rate)
+        """Keeps `least` bytes of the buffer."""
+        self._run("pack", kind, data, size, parts, blocks, stream, self.rate, least)
 
     def unpack(
         self,
@@ -145,12 +147,12 @@ class Packer:
     ) -> int:
         """By way of device memory, where so many bytes per byte are expected.
 
-        Returns where the pieces end in the buffer, in bytes.
+        Returns how many bytes of the buffer are kept at least.
         """
-        pieces = ctypes.c_size_t()
-        more = (self._direction("out"), share, ctypes.byref(pieces))
+        least = ctypes.c_size_t()
+        more = (self._direction("out"), share, ctypes.byref(least))
         self._run("pack_staged", kind, data, size, parts, blocks, stream, *more)
-        return pieces.value
+        return least.value
 
     def unpack_staged(
         self,
@@ -160,14 +162,16 @@ class Packer:
         parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
-        pieces: int = 0,
+        least: int = 0,
+        piece: int = 1 << 30,
     ) -> None:
-        """By way of device memory. Wait for what packs into the buffer first.
+        """By way of device memory, in pieces of at most so many bytes.
 
-        Without waiting, `pieces` has to be what pack_staged() returned.
+        Wait for what packs into the buffer first. Without waiting, `least` has to be what is kept
+        of the buffer at least.
         """
-        direction = self._direction("in")
-        self._run("unpack_staged", kind, data, size, parts, blocks, stream, direction, pieces)
+        more = (self._direction("in"), least, piece)
+        self._run("unpack_staged", kind, data, size, parts, blocks, stream, *more)
 
     def _direction(self, name: str) -> int:
         if name not in self._directions:

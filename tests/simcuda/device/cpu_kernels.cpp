@@ -77,6 +77,14 @@ constexpr char kBefore[] = R"cpp(
     return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
   }
   template <typename T>
+  static T atomicMax(T* to, T value) {
+    T before = __atomic_load_n(to, __ATOMIC_SEQ_CST);
+    while (before < value && !__atomic_compare_exchange_n(
+                                 to, &before, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    return before;
+  }
+  template <typename T>
   static T atomicExch(T* to, T value) {
     return __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);
   }

@@ -10,9 +10,9 @@ namespace {
 //
 // The link decides how fast this is, so the kernels keep four things:
 // - A store to host memory is 16 bytes per lane, and 512 bytes of consecutive addresses per warp
-//   except at the end of a chunk. Chunks begin at lines of 128 bytes. So nearly all of PCIe's
+//   except at the ends of a chunk, and it ends at a line of 128 bytes. So nearly all of PCIe's
 //   packets are full. A group's heads are one line, which is written and read at once.
-// - A chunk takes its lines from a counter in device memory as soon as its size is known. The
+// - A chunk takes its room from a counter in device memory as soon as its size is known. The
 //   answer takes a while, and the chunk is packed meanwhile.
 // - Only the vectors of 16 bytes that a chunk uses are written and read.
 // - A read of host memory takes 1 to 2 us, and how many bytes to read is known from the head alone.
@@ -48,6 +48,17 @@ struct Window {
   u64 end;
 };
 
+struct Windows {
+  u64 begin;
+  u64 size;
+  u64 count;
+};
+
+struct Range {
+  u32 before;
+  u32 end;
+};
+
 struct Piece {
   u64 first; // group
   u64 end;
@@ -59,7 +70,7 @@ struct Piece {
 struct Tally {
   u64 packed; // bytes
   u64 raw; // chunks
-  u64 lines;
+  u64 units;
   u64 done; // warps
 };
 static_assert(sizeof(Tally) == 32, "as in kernels.h");
@@ -176,10 +187,14 @@ LMS_INLINE void copy(ulonglong2* to, const ulonglong2* at, u32 count) {
   });
 }
 
+// The first store ends at a line.
 LMS_INLINE void copy(const Place& to, const ulonglong2* at, u32 count) {
+  const u32 before = u32(reinterpret_cast<u64>(to.first) / 16 % (kLine / 16));
   each_lane([&](u32 lane) {
-    for (u32 v = lane; v < count; v += 32) {
-      *reinterpret_cast<ulonglong2*>(to.at(v)) = at[v];
+    for (u32 v = lane; v < before + count; v += 32) {
+      if (v >= before) {
+        *reinterpret_cast<ulonglong2*>(to.at(v - before)) = at[v - before];
+      }
     }
   });
 }
@@ -213,15 +228,17 @@ struct Direct {
   const Parts& host;
   u64 slots;
   Tally* tally; // null: every chunk has a place of its full size
+  u32 unit; // bytes; kLine or kSector
   Pace pace;
 
   LMS_DEVICE u32 take(u64 chunk, u32 used) {
+    const u32 units = unit == kLine ? (used + kLine - 1) / kLine : (used + kSector - 1) / kSector;
     return tally == nullptr ? u32(chunk * (kChunk / kLine))
-                            : u32(atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine)));
+                            : u32(atomicAdd(&tally->units, u64(units)));
   }
-  LMS_DEVICE u64 offset(u32 line, u32 used) {
+  LMS_DEVICE u64 offset(u32 taken, u32 used) {
     pace.wait(used);
-    return slots + u64(line) * kLine;
+    return slots + u64(taken) * unit;
   }
   LMS_DEVICE Place place(u64 offset) const {
     return place_at(host, offset);
@@ -345,8 +362,9 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
 }
 
 // The last warp writes the summary, and resets the tally for the next block. The host takes the
-// summary to be complete when it sees the first word. `begin` is where the tally's lines begin.
-LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin) {
+// summary to be complete when it sees the first word. `begin` is where the tally's units begin.
+LMS_INLINE void
+summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin, u32 unit, u64 least) {
   atomicAdd(&tally->packed, all.bytes);
   atomicAdd(&tally->raw, all.raw);
   __threadfence();
@@ -357,14 +375,15 @@ LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps
   u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
   LMS_WRITES(summary, 3 * sizeof(u64));
   summary[1] = atomicExch(&tally->raw, u64(0));
-  summary[2] = begin + atomicExch(&tally->lines, u64(0)) * kLine;
+  const u64 end = begin + atomicExch(&tally->units, u64(0)) * unit;
+  summary[2] = end > least ? end : least;
   tally->done = 0;
   __threadfence_system();
   summary[0] = atomicExch(&tally->packed, u64(0));
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace) {
+lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 least, u64 pace) {
   if (only_if != nullptr && *only_if == 0) {
     return;
   }
@@ -373,13 +392,14 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace) {
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
   const u64 slots = slots_of(chunks);
   const u64 groups = (chunks + kGroup - 1) / kGroup;
-  Direct to{host, slots, tally, {pace, warp, warps < groups ? warps : groups}};
+  const u32 unit = least != 0 ? kSector : kLine;
+  Direct to{host, slots, tally, unit, {pace, warp, warps < groups ? warps : groups}};
   const Packed all = pack_groups(source, warp, groups, warps, to);
   if (threadIdx.x % 32 != 0) {
     return;
   }
   if (tally != nullptr) {
-    summarize(host, tally, all, warps, slots);
+    summarize(host, tally, all, warps, slots, unit, least);
   } else if (warp == 0) {
     u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
     LMS_WRITES(summary + 2, sizeof(u64));
@@ -392,10 +412,10 @@ lms_pack_piece(
     Bytes source, Parts host, Target heads, Target chunks, Piece piece, Tally* tally, u64* vectors) {
   const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
   const u64 warps = u64(gridDim.x) * LMS_WARPS;
-  Staged to{host, heads, chunks, piece, vectors, &tally->lines};
+  Staged to{host, heads, chunks, piece, vectors, &tally->units};
   const Packed all = pack_groups(source, piece.first + warp, piece.end, warps, to);
   if (threadIdx.x % 32 == 0) {
-    summarize(host, tally, all, warps * piece.pieces, piece.beyond);
+    summarize(host, tally, all, warps * piece.pieces, piece.beyond, kLine, 0);
   }
 }
 
@@ -480,42 +500,74 @@ LMS_INLINE u32 size_of(const Head& head, u64 chunk, u64 bytes) {
   return (chunk + 1) * kChunk <= bytes ? body_of(head).size : u32(bytes - chunk * kChunk);
 }
 
+// Chunks are packed in their order, except that warps are not equally fast. So those of a window are
+// near each other, and to look for them among all chunks would take longer than to unpack them.
+extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
+lms_find(u64 chunks, Bytes all_heads, Windows windows, Target ranges) {
+  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
+  const u64 warps = u64(gridDim.x) * LMS_WARPS;
+  const u64* const words = reinterpret_cast<const u64*>(all_heads.data);
+  for (u64 first = warp * 32; first < chunks; first += warps * 32) {
+    Lanes<u32> window;
+    Lanes<u32> is_chunk;
+    each_lane([&](u32 lane) {
+      const u64 chunk = first + lane;
+      is_chunk[lane] = chunk < chunks ? 1u << lane : 0;
+      const u32 vector = chunk < chunks ? Head::of(words[chunk]).where - u32(windows.begin / 16) : 0;
+      const u32 index = vector / u32(windows.size / 16);
+      window[lane] = index < windows.count ? index : u32(windows.count - 1);
+    });
+    for (u32 left = sum(is_chunk); left != 0;) {
+      const u32 index = from(window, lowest(left));
+      Lanes<u32> same;
+      each_lane([&](u32 lane) { same[lane] = window[lane] == index ? 1u << lane : 0; });
+      const u32 found = sum(same) & left;
+      each_lane([&](u32 lane) {
+        if (lane == 0) {
+          Range* const range = reinterpret_cast<Range*>(ranges.data) + index;
+          atomicMax(&range->before, ~u32(first + lowest(found)));
+          atomicMax(&range->end, u32(first + length(found)));
+        }
+      });
+      left &= ~found;
+    }
+  }
+}
+
 // From device memory, so nothing has to be read ahead.
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_unpack_window(Target target, Bytes all_heads, Window window) {
+lms_unpack_window(Target target, Bytes all_heads, Window window, const Range* range) {
   Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
   const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
   const u64 warps = u64(gridDim.x) * LMS_WARPS;
   const u64 whole = target.size / kChunk;
-  const u64 chunks = (target.size + kChunk - 1) / kChunk;
-  for (u64 group = warp; group * kGroup < chunks; group += warps) {
-    const u64 left = chunks - group * kGroup;
-    const u32 here = left < kGroup ? u32(left) : kGroup;
+  const u64 first = range != nullptr ? ~range->before : 0;
+  const u64 end = range != nullptr ? range->end : (target.size + kChunk - 1) / kChunk;
+  const u64* const words = reinterpret_cast<const u64*>(all_heads.data);
+  // Each lane looks at the head of another one of the warp's next chunks.
+  for (u64 next = first + warp; next < end; next += 32 * warps) {
     Lanes<u64> heads;
-    const u64* const line = reinterpret_cast<const u64*>(all_heads.data) + group * kGroup;
-    each_lane([&](u32 lane) { heads[lane] = lane < here ? line[lane] : 0; });
-    // Most chunks are in other windows.
     Lanes<u32> inside;
     each_lane([&](u32 lane) {
+      const u64 chunk = next + lane * warps;
+      heads[lane] = chunk < end ? words[chunk] : 0;
       const Head head = Head::of(heads[lane]);
       const u64 offset = u64(head.where) * 16;
-      const u64 end = offset + size_of(head, group * kGroup + lane, target.size);
-      const bool found = lane < here && offset >= window.begin && offset < window.end &&
-          end <= window.begin + window.size;
+      const bool found = chunk < end && offset >= window.begin && offset < window.end &&
+          offset + size_of(head, chunk, target.size) <= window.begin + window.size;
       inside[lane] = found ? 1u << lane : 0;
     });
     for (u32 found = sum(inside); found != 0; found &= found - 1) {
       const u32 i = lowest(found);
-      const u64 chunk = group * kGroup + i;
+      const u64 chunk = next + i * warps;
       const Head head = Head::of(from(heads, i));
-      const u64 offset = u64(head.where) * 16;
       const u32 size = size_of(head, chunk, target.size);
       char* const to = target.data + chunk * kChunk;
-      char* const at = const_cast<char*>(window.data) + (offset - window.begin);
+      char* const at = const_cast<char*>(window.data) + (u64(head.where) * 16 - window.begin);
       if (chunk >= whole) {
         copy_rest_in(to, {at, at, kChunk / 16}, size);
-        break;
+        continue;
       }
       const u32 used = (size + 15) / 16;
       Lanes<Vectors> vectors;

@@ -50,6 +50,19 @@ struct Window {
   uint64_t end; // the same; chunks that begin behind it are in other windows
 };
 
+// The windows of a block, one after the other.
+struct Windows {
+  uint64_t begin; // of the first one, in bytes from the start of the buffer
+  uint64_t size; // bytes of each, a multiple of 16
+  uint64_t count; // chunks that begin behind the last one are taken to be in it
+};
+
+// Where the chunks are that begin in a window; others may be among them.
+struct Range {
+  uint32_t before; // the complement of the first one
+  uint32_t end; // the one after the last one
+};
+
 // Some groups of a block, which are packed into device memory, from where they are copied to the
 // buffer.
 struct Piece {
@@ -65,14 +78,16 @@ struct Piece {
 struct Tally {
   uint64_t packed;
   uint64_t raw;
-  uint64_t lines; // that chunks in the buffer itself have taken so far
+  uint64_t units; // that chunks in the buffer itself have taken so far
   uint64_t done;
 };
 
 // Does nothing if the fourth parameter is not null and points to 0 on the device. Without a tally,
 // every chunk has a place of its full size, and of the summary only the end is written. The last
-// parameter is how long it takes at least to write 1 MiB, in nanoseconds. It is 0 without a tally.
-constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*, uint64_t)
+// two parameters are the least end, and how long it takes at least to write 1 MiB, in nanoseconds.
+// They are 0 without a tally. With a least end, chunks begin at kSector bytes and not at lines.
+constexpr const char* kPack =
+    "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*, uint64_t, uint64_t)
 // Packs a piece: heads to the first target, which is for all heads of the block, and chunks to the
 // second one, as far as it has room. The last parameter counts the vectors of 16 bytes there, and
 // is 0 at first. Has to be launched for all pieces of a block.
@@ -80,9 +95,12 @@ constexpr const char* kPackPiece =
     "lms_pack_piece"; // (Bytes, Parts, Target, Target, Piece, Tally*, uint64_t*)
 // Does nothing if the last parameter is not 0, and no chunk is behind so many bytes of the buffer.
 constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts, uint64_t)
+// Finds the chunks that begin in each window. The first parameter is the number of chunks, the
+// second one has all heads, and the last one gets a Range for each window, initially 0.
+constexpr const char* kFind = "lms_find"; // (uint64_t, Bytes, Windows, Target)
 // Unpacks the chunks that begin in a window and are there as a whole. The heads of all chunks are
-// in device memory, too.
-constexpr const char* kUnpackWindow = "lms_unpack_window"; // (Target, Bytes, Window)
+// in device memory, too. The last parameter is null if all of them have to be looked at.
+constexpr const char* kUnpackWindow = "lms_unpack_window"; // (Target, Bytes, Window, const Range*)
 
 // Thread blocks, and the threads of each, which are whole warps.
 struct Grid {

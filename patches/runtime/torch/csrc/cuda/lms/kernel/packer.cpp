@@ -44,6 +44,14 @@ codec::Summary& summary_of(const HostBuffer& buffer) {
   return *reinterpret_cast<codec::Summary*>(buffer.parts().front().data);
 }
 
+codec::Bytes source(const Packer::Transfer& block) {
+  return {static_cast<const char*>(block.data), block.bytes};
+}
+
+codec::Target target(const Packer::Transfer& block) {
+  return {static_cast<char*>(block.data), block.bytes};
+}
+
 Module::Shape shape(size_t bytes, codec::Grid most) {
   const codec::Grid grid = codec::grid(bytes, most);
   return {grid.blocks, grid.threads, grid.block_shared()};
@@ -107,8 +115,9 @@ void Packer::load(codec::Kind kind) {
   of(kind).pack = module->kernel(codec::kPack);
   of(kind).pack_piece = module->kernel(codec::kPackPiece);
   of(kind).unpack = module->kernel(codec::kUnpack);
+  of(kind).find = module->kernel(codec::kFind);
   of(kind).unpack_window = module->kernel(codec::kUnpackWindow);
-  for (const Module::Kernel kernel :
+  for (const Module::Kernel kernel : // which use shared memory
        {of(kind).pack, of(kind).pack_piece, of(kind).unpack, of(kind).unpack_window}) {
     module->share(kernel);
   }
@@ -133,8 +142,8 @@ void Packer::try_out(codec::Kind kind) {
   buffer.add(sample + kRoom, kRoom);
   {
     const OwnStream stream;
-    launch_pack(kind, sample, kBytes, buffer, tally(1), nullptr, 0, {2}, stream);
-    unpack(kind, result, kBytes, buffer, {2}, stream);
+    launch_pack({kind, sample, kBytes, buffer}, tally(1), nullptr, 0, 0, {2}, stream);
+    unpack({kind, result, kBytes, buffer}, {2}, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
   TORCH_CHECK(
@@ -152,10 +161,11 @@ bool Packer::fits(const void* data, size_t bytes, const HostBuffer& host, const 
   return staging.takes(bytes) && suits(data, bytes, host, staging.buffer_bytes(bytes));
 }
 
-bool Packer::holds(const void* data, size_t bytes, const HostBuffer& host) {
-  const size_t least = codec::slots(bytes);
-  const size_t most = codec::buffer_bytes(bytes);
-  return suits(data, bytes, host, std::min(std::max(host.size(), least), most));
+bool Packer::holds(const Transfer& block) {
+  const size_t least = codec::slots(block.bytes);
+  const size_t most = codec::buffer_bytes(block.bytes);
+  const size_t needed = std::min(std::max(block.buffer.size(), least), most);
+  return suits(block.data, block.bytes, block.buffer, needed);
 }
 
 const Packer::Kernels& Packer::required(codec::Kind kind, bool suited) const {
@@ -166,57 +176,48 @@ const Packer::Kernels& Packer::required(codec::Kind kind, bool suited) const {
 }
 
 void Packer::pack(
-    codec::Kind kind,
-    const void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
+    const Transfer& block,
+    size_t least,
     codec::Grid most,
     double rate,
     cudaStream_t stream) {
   constexpr double kMib = 1 << 20;
   const auto pace = rate > 0 ? static_cast<uint64_t>(kMib * 1e9 / rate) : 0; // ns for 1 MiB
-  (void)available(kind); // the first call makes the tally
-  launch_pack(kind, data, bytes, buffer, tally(0), nullptr, pace, most, stream);
+  (void)available(block.kind); // the first call makes the tally
+  launch_pack(block, tally(0), nullptr, least, pace, most, stream);
 }
 
 size_t Packer::pack(
-    codec::Kind kind,
-    const void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
+    const Transfer& block,
     double share,
     codec::Grid most,
     cudaStream_t kernels,
     Relay& copies,
     Staging& staging) {
-  (void)available(kind);
+  (void)available(block.kind);
+  const size_t bytes = block.bytes;
   const size_t needed = staging.buffer_bytes(bytes);
-  const Kernels& own = required(kind, fits(data, bytes, buffer, staging));
+  const Kernels& own = required(block.kind, fits(block.data, bytes, block.buffer, staging));
   if (bytes == 0) {
     return 0;
   }
-  __atomic_store_n(&summary_of(buffer).written, 0, __ATOMIC_RELEASE);
-  try {
-    return staging.send(
-        bytes,
-        buffer,
-        share,
-        codec::grid(bytes, most).warps(),
+  __atomic_store_n(&summary_of(block.buffer).written, 0, __ATOMIC_RELEASE);
+  const auto launch = [&](const Staging::Outbound& to) {
+    own.module->launch(
+        own.pack_piece,
+        shape(bytes, most),
         kernels,
-        copies,
-        [&](const Staging::Outbound& to) {
-          own.module->launch(
-              own.pack_piece,
-              shape(bytes, most),
-              kernels,
-              codec::Bytes{static_cast<const char*>(data), bytes},
-              parts_of(buffer, needed),
-              to.heads,
-              to.chunks,
-              to.piece,
-              tally(0),
-              to.vectors);
-        });
+        source(block),
+        parts_of(block.buffer, needed),
+        to.heads,
+        to.chunks,
+        to.piece,
+        tally(0),
+        to.vectors);
+  };
+  try {
+    const size_t warps = codec::grid(bytes, most).warps();
+    return staging.send(bytes, block.buffer, share, warps, kernels, copies, launch);
   } catch (const c10::Error&) {
     // It has counted the pieces that were launched.
     (void)cudaMemsetAsync(tally(0), 0, sizeof(codec::Tally), kernels);
@@ -225,103 +226,97 @@ size_t Packer::pack(
 }
 
 void Packer::repack(
-    codec::Kind kind,
-    const void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
+    const Transfer& block,
     const uint32_t* differs,
     codec::Grid most,
     cudaStream_t stream) {
-  launch_pack(kind, data, bytes, buffer, nullptr, differs, 0, most, stream);
+  launch_pack(block, nullptr, differs, 0, 0, most, stream);
 }
 
 void Packer::launch_pack(
-    codec::Kind kind,
-    const void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
+    const Transfer& block,
     codec::Tally* tally,
     const uint32_t* only_if,
+    size_t least,
     uint64_t pace,
     codec::Grid most,
     cudaStream_t stream) {
-  const Kernels& kernels = required(kind, fits(data, bytes, buffer));
-  if (bytes == 0) {
+  const Kernels& kernels = required(block.kind, fits(block.data, block.bytes, block.buffer));
+  if (block.bytes == 0) {
     return;
   }
   if (tally != nullptr) {
     // The kernel writes it last.
-    __atomic_store_n(&summary_of(buffer).written, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&summary_of(block.buffer).written, 0, __ATOMIC_RELEASE);
   }
   kernels.module->launch(
       kernels.pack,
-      shape(bytes, most),
+      shape(block.bytes, most),
       stream,
-      codec::Bytes{static_cast<const char*>(data), bytes},
-      parts_of(buffer, codec::buffer_bytes(bytes)),
+      source(block),
+      parts_of(block.buffer, codec::buffer_bytes(block.bytes)),
       tally,
       only_if,
+      uint64_t{least},
       pace);
 }
 
-void Packer::unpack(
-    codec::Kind kind,
-    void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
-    codec::Grid most,
-    cudaStream_t stream) {
-  launch_unpack(kind, data, bytes, buffer, 0, most, stream);
+void Packer::unpack(const Transfer& block, codec::Grid most, cudaStream_t stream) {
+  launch_unpack(block, 0, most, stream);
 }
 
 void Packer::launch_unpack(
-    codec::Kind kind,
-    void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
+    const Transfer& block,
     size_t beyond,
     codec::Grid most,
     cudaStream_t stream) {
-  const Kernels& kernels = required(kind, holds(data, bytes, buffer));
-  if (bytes == 0) {
+  const Kernels& kernels = required(block.kind, holds(block));
+  if (block.bytes == 0) {
     return;
   }
   kernels.module->launch(
       kernels.unpack,
-      shape(bytes, most),
+      shape(block.bytes, most),
       stream,
-      codec::Target{static_cast<char*>(data), bytes},
-      parts_of(buffer, buffer.size()),
+      target(block),
+      parts_of(block.buffer, block.buffer.size()),
       uint64_t{beyond});
 }
 
 void Packer::unpack(
-    codec::Kind kind,
-    void* data,
-    size_t bytes,
-    const HostBuffer& buffer,
-    size_t pieces,
+    const Transfer& block,
+    size_t least,
+    size_t piece,
     codec::Grid most,
     Relay& copies,
     cudaStream_t kernels,
     Staging& staging) {
-  const Kernels& own = required(kind, holds(data, bytes, buffer) && staging.takes(bytes));
+  const size_t bytes = block.bytes;
+  const Kernels& own = required(block.kind, holds(block) && staging.takes(bytes));
   if (bytes == 0) {
     return;
   }
-  const auto launch = [&](codec::Bytes heads, codec::Window window) {
+  const auto find = [&](codec::Bytes heads, codec::Windows windows, codec::Target ranges) {
+    const uint64_t chunks = codec::chunks(bytes);
+    const codec::Grid grid = codec::grid(bytes, most);
+    own.module->launch(
+        own.find, {grid.blocks, grid.threads}, kernels, chunks, heads, windows, ranges);
+  };
+  const auto launch = [&](const Staging::Inbound& from) {
     own.module->launch(
         own.unpack_window,
         shape(bytes, most),
         kernels,
-        codec::Target{static_cast<char*>(data), bytes},
-        heads,
-        window);
+        target(block),
+        from.heads,
+        from.window,
+        from.range);
   };
-  staging.bring(bytes, buffer, pieces != 0 ? pieces : end(buffer), copies, kernels, launch);
-  if (pieces != 0) {
-    // It is not known yet whether something had no room in the pieces, or was packed again since.
-    launch_unpack(kind, data, bytes, buffer, pieces, most, kernels);
+  const size_t known = least != 0 ? least : end(block.buffer);
+  staging.bring(bytes, block.buffer, known, piece, copies, kernels, find, launch);
+  if (least != 0) {
+    // It is not known yet whether chunks are behind that, or the block was packed again since.
+    launch_unpack(block, least, most, kernels);
   }
 }
 

@@ -45,6 +45,15 @@ class Packer {
     return of(kind).why;
   }
 
+  // What the kernels work on: a block in device memory, and a buffer of host memory. For unpack(),
+  // kind and bytes have to be those of pack().
+  struct Transfer {
+    codec::Kind kind;
+    void* data;
+    size_t bytes;
+    const HostBuffer& buffer;
+  };
+
   // Whether the kernels can pack a block of this many bytes at this address into a buffer. The
   // buffer needs codec::buffer_bytes(bytes). It may have up to codec::kParts parts, because that
   // many are passed to a kernel.
@@ -53,29 +62,21 @@ class Packer {
   static bool
   fits(const void* data, size_t bytes, const HostBuffer& buffer, const Staging& staging);
   // Whether they can unpack what they packed into a buffer, which may have been cut off since.
-  static bool holds(const void* data, size_t bytes, const HostBuffer& buffer);
+  static bool holds(const Transfer& block);
 
   // Packs a block into the buffer, with at most these thread blocks, and writes at most `rate`
   // bytes per second; 0: as many as the link takes. What is packed one after the other has to be on
-  // the same stream, or on streams that wait for each other. Throws c10::Error if the kind is not
-  // available, if the block does not fit, or if the launch fails.
-  void pack(
-      codec::Kind kind,
-      const void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
-      codec::Grid most,
-      double rate,
-      cudaStream_t stream);
+  // the same stream, or on streams that wait for each other. `least` bytes of the buffer are kept,
+  // whatever comes of the block. Throws c10::Error if the kind is not available, if the block does
+  // not fit, or if the launch fails.
+  void
+  pack(const Transfer& block, size_t least, codec::Grid most, double rate, cudaStream_t stream);
 
   // The same by way of device memory. The buffer needs staging.buffer_bytes(bytes). `share` is what
-  // will probably be left of a byte. Ends on the stream of copies. Returns where the pieces end in
-  // the buffer, for unpack().
+  // will probably be left of a byte. Ends on the stream of copies. Returns how many bytes of the
+  // buffer are kept at least.
   size_t pack(
-      codec::Kind kind,
-      const void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
+      const Transfer& block,
       double share,
       codec::Grid most,
       cudaStream_t kernels,
@@ -85,32 +86,19 @@ class Packer {
   // Packs the block again if *differs, on the device, is not 0 by then, and needs the whole buffer
   // for what comes of it. Of the summary, written() stays that of pack(). May run at the same time
   // as other calls.
-  void repack(
-      codec::Kind kind,
-      const void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
-      const uint32_t* differs,
-      codec::Grid most,
-      cudaStream_t stream);
+  void
+  repack(const Transfer& block, const uint32_t* differs, codec::Grid most, cudaStream_t stream);
 
-  // The reverse. `bytes` and `kind` have to be those of pack(); the thread blocks may be others.
-  void unpack(
-      codec::Kind kind,
-      void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
-      codec::Grid most,
-      cudaStream_t stream);
+  // The reverse; the thread blocks may be others.
+  void unpack(const Transfer& block, codec::Grid most, cudaStream_t stream);
 
-  // The same by way of device memory. If what packed the block may not have finished yet, `pieces`
-  // is what pack() returned, otherwise 0. Ends on the stream of kernels.
+  // The same by way of device memory, in pieces of at most `piece` bytes, see Staging. If what
+  // packed the block may not have finished yet, `least` is how many bytes of the buffer are kept at
+  // least, otherwise 0. Ends on the stream of kernels.
   void unpack(
-      codec::Kind kind,
-      void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
-      size_t pieces,
+      const Transfer& block,
+      size_t least,
+      size_t piece,
       codec::Grid most,
       Relay& copies,
       cudaStream_t kernels,
@@ -129,6 +117,7 @@ class Packer {
     Module::Kernel pack = nullptr;
     Module::Kernel pack_piece = nullptr;
     Module::Kernel unpack = nullptr;
+    Module::Kernel find = nullptr;
     Module::Kernel unpack_window = nullptr;
   };
 
@@ -140,25 +129,17 @@ class Packer {
   }
   void load(codec::Kind kind);
   void try_out(codec::Kind kind);
+  // With no tally, only if *only_if is not 0. `pace` is as for the kernel.
   void launch_pack(
-      codec::Kind kind,
-      const void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
+      const Transfer& block,
       codec::Tally* tally,
       const uint32_t* only_if,
+      size_t least,
       uint64_t pace,
       codec::Grid most,
       cudaStream_t stream);
   // Does nothing if `beyond` is not 0, and nothing is behind so many bytes of the buffer by then.
-  void launch_unpack(
-      codec::Kind kind,
-      void* data,
-      size_t bytes,
-      const HostBuffer& buffer,
-      size_t beyond,
-      codec::Grid most,
-      cudaStream_t stream);
+  void launch_unpack(const Transfer& block, size_t beyond, codec::Grid most, cudaStream_t stream);
   const Kernels& required(codec::Kind kind, bool suited) const;
   codec::Tally* tally(size_t index) const {
     return static_cast<codec::Tally*>(tally_.get()) + index;

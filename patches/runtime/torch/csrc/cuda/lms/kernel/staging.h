@@ -22,7 +22,14 @@ namespace torch::cuda::lms {
 // Whoever destroys it has to wait for its streams first.
 class Staging {
  public:
-  // Takes a thousandth of the device's memory, and at most 114 MiB. Throws c10::Error if there is
+  // Of all pieces, in bytes.
+  static constexpr size_t kLeastPiece = size_t(32) << 10;
+  // A kernel for a piece starts late, because compute's have all multiprocessors until some of them
+  // end. With 8 MiB, ViT-L took longer on an H200 than with 32 or 64, which are 0.6 and 1.2 ms of
+  // PCI Express 5.0 (docs/results/2026-11-28-staging.md).
+  static constexpr size_t kMostPiece = size_t(32) << 20;
+
+  // Takes a thousandth of the device's memory, and at most 115 MiB. Throws c10::Error if there is
   // none.
   Staging();
 
@@ -54,14 +61,25 @@ class Staging {
       Relay& copies,
       const Pack& work);
 
-  // From the first `end` bytes of the buffer. Ends on the stream of kernels.
-  using Unpack = std::function<void(codec::Bytes heads, codec::Window window)>;
+  // From the first `end` bytes of the buffer, in pieces of at most `most` bytes, a multiple of
+  // kLeastPiece. If there are several, `find` launches a kernel that finds the chunks of each
+  // before. Ends on the stream of kernels.
+  struct Inbound {
+    codec::Bytes heads;
+    codec::Window window;
+    const codec::Range* range; // null if there is only one piece
+  };
+  using Find =
+      std::function<void(codec::Bytes heads, codec::Windows windows, codec::Target ranges)>;
+  using Unpack = std::function<void(const Inbound& piece)>;
   void bring(
       size_t bytes,
       const HostBuffer& buffer,
       size_t end,
+      size_t most,
       Relay& copies,
       cudaStream_t kernels,
+      const Find& find,
       const Unpack& work);
 
  private:
@@ -86,7 +104,7 @@ class Staging {
 
   const size_t piece_; // bytes
   const DeviceMemory memory_;
-  Ring<2> heads_; // of two blocks, each followed by the counters of its pieces
+  Ring<2> heads_; // of two blocks, each followed by the counters or ranges of its pieces
   Ring<3> pieces_;
 };
 
