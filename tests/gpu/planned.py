@@ -1,6 +1,7 @@
 """Trains models at tight limits, on demand and planned, beside the bound of the link and peers.
 
-    python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...] [--traces]
+    python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...] [--tightest]
+        [--traces]
 
 needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
 and leaves planned.json and planned.md in DIR, which have what was measured so far if it does not
@@ -14,7 +15,8 @@ nothing deterministic, see compiled.py.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, and
-those that use less of the limit. "copied" is planned without compression.
+those that use less of the limit. "copied" is planned without compression. "staged" is planned, with
+large blocks that come back by way of device memory in any iteration.
 
 With --traces, DIR has a trace of each workload in memory, too, for `lmsbuild simulate`.
 
@@ -43,6 +45,8 @@ from peers import OFFLOADERS, PEERS, Peer
 from workloads import GB, WORKLOADS, Workload
 
 MODES = ("on demand", "planned", "copied", *PEERS)
+EXPERIMENTS = ("staged",)  # only if they are asked for
+STAGED = 64 << 10  # packed KiB: a ms of PCI Express 5.0
 PEER_ITERATIONS = 4  # after the first, each does the same
 ON_DEMAND_ITERATIONS = 6  # the same
 # Several threads pin what peers keep in host memory. One takes a second for each GB.
@@ -226,8 +230,8 @@ def iterations_of(workload: Workload, mode: str) -> int:
     return workload.iterations
 
 
-def measure(name: str, modes: Sequence[str], traces: Path | None) -> dict[str, Any]:
-    """In memory, and with LMS in each of the modes at each limit."""
+def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool) -> dict[str, Any]:
+    """In memory, and with LMS in each of the modes at each limit, or only at the smallest one."""
     import torch
 
     determinism.turn_on()
@@ -244,7 +248,7 @@ def measure(name: str, modes: Sequence[str], traces: Path | None) -> dict[str, A
         torch.cuda.empty_cache()
     import torch.cuda.lms
 
-    for part in workload.limits:
+    for part in [min(workload.limits)] if tightest else workload.limits:
         limit = int(part * memory["peak_allocated_bytes"])
         excess = memory["peak_allocated_bytes"] - limit
         found["bounds"][limit] = bound(found["parts"], excess, speed)
@@ -253,6 +257,7 @@ def measure(name: str, modes: Sequence[str], traces: Path | None) -> dict[str, A
             torch.cuda.set_limit_lms(limit)
             torch.cuda.lms.set_planning(mode != "on demand")
             torch.cuda.lms.set_compression("off" if mode == "copied" else "auto")
+            torch.cuda.lms._set_staged(STAGED if mode == "staged" else 0)
             result = run(workload, iterations_of(workload, mode), lms=True)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
@@ -368,7 +373,8 @@ def main() -> int:
         help="a model that needs more is not offloaded by peers (default: 90)",
     )
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="*", choices=(*MODES, *EXPERIMENTS), default=list(MODES))
+    parser.add_argument("--tightest", action="store_true", help="only the smallest limits")
     parser.add_argument("--traces", action="store_true", help="also record workloads in memory")
     arguments = parser.parse_args()
     title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
@@ -382,8 +388,9 @@ def main() -> int:
 
     if arguments.traces:
         arguments.out.mkdir(parents=True, exist_ok=True)
+    traces = arguments.out if arguments.traces else None
     for name in arguments.workloads:
-        if found := server.run(measure, name, own, arguments.out if arguments.traces else None):
+        if found := server.run(measure, name, own, traces, arguments.tightest):
             results[name] = found
             write()
     for mode in (mode for mode in arguments.modes if mode in PEERS):
