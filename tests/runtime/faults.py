@@ -139,8 +139,20 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
+def _let_go() -> None:
+    """Waits until autograd's threads have freed what the last backward pass used.
+
+    When backward() raises, the thread whose node failed still has the node and its tensors. It
+    frees them before it takes the next node. Empty tensors have no memory of their own.
+    """
+    for index in range(torch.cuda.device_count()):
+        x = torch.empty(0, device=index, requires_grad=True)
+        x.clone().backward(x.detach())
+
+
 def _account() -> dict[str, int]:
     """What is in use after all idle storages are paged out. Shows leaks, lost pins and holds."""
+    _let_go()
     evict()
     stats = torch.cuda.lms.stats()
     names = ("resident_bytes", "paged_out_bytes", "held_bytes")
