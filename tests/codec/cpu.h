@@ -84,17 +84,17 @@ static Parts parts_of(const Call& call) {
 }
 
 // Returns whether the tally is zero again.
-#define LMS_INTERFACE(kind)                                                           \
-  extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) {    \
-    Tally tally{};                                                                    \
-    waited = 0;                                                                       \
-    clock_set = call.counts[2];                                                       \
-    const Parts parts = parts_of<Parts>(call);                                        \
-    run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr, 0, call.pace); }); \
-    call.counts[2] = waited;                                                          \
-    return tally.packed + tally.raw + tally.units + tally.done == 0;                  \
-  }                                                                                   \
-  extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {        \
-    const Parts parts = parts_of<Parts>(call);                                        \
-    run(call, [&] { lms_unpack({data, size}, parts, 0); });                           \
+#define LMS_INTERFACE(kind)                                                        \
+  extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) { \
+    Tally tally{};                                                                 \
+    waited = 0;                                                                    \
+    clock_set = call.counts[2];                                                    \
+    const Parts parts = parts_of<Parts>(call);                                     \
+    run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr, call.pace); }); \
+    call.counts[2] = waited;                                                       \
+    return tally.packed + tally.raw + tally.lines + tally.done == 0;               \
+  }                                                                                \
+  extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \
+    const Parts parts = parts_of<Parts>(call);                                     \
+    run(call, [&] { lms_unpack({data, size}, parts, 0); });                        \
   }

@@ -15,8 +15,7 @@ nothing deterministic, see compiled.py.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, and
-those that use less of the limit. "copied" is planned without compression. "staged" is planned, with
-large blocks that come back by way of device memory in any iteration.
+those that use less of the limit. "copied" is planned without compression.
 
 With --traces, DIR has a trace of each workload in memory, too, for `lmsbuild simulate`.
 
@@ -45,8 +44,6 @@ from peers import OFFLOADERS, PEERS, Peer
 from workloads import GB, WORKLOADS, Workload
 
 MODES = ("on demand", "planned", "copied", *PEERS)
-EXPERIMENTS = ("staged",)  # only if they are asked for
-STAGED = 64 << 10  # packed KiB: a ms of PCI Express 5.0
 PEER_ITERATIONS = 4  # after the first, each does the same
 ON_DEMAND_ITERATIONS = 6  # the same
 # Several threads pin what peers keep in host memory. One takes a second for each GB.
@@ -257,7 +254,6 @@ def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool
             torch.cuda.set_limit_lms(limit)
             torch.cuda.lms.set_planning(mode != "on demand")
             torch.cuda.lms.set_compression("off" if mode == "copied" else "auto")
-            torch.cuda.lms._set_staged(STAGED if mode == "staged" else 0)
             result = run(workload, iterations_of(workload, mode), lms=True)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
@@ -373,7 +369,7 @@ def main() -> int:
         help="a model that needs more is not offloaded by peers (default: 90)",
     )
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--modes", nargs="*", choices=(*MODES, *EXPERIMENTS), default=list(MODES))
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--tightest", action="store_true", help="only the smallest limits")
     parser.add_argument("--traces", action="store_true", help="also record workloads in memory")
     arguments = parser.parse_args()

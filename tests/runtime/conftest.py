@@ -178,7 +178,6 @@ def clean_slate(first_page_outs: None) -> Iterator[None]:
     torch.cuda.lms._set_shuffle(False)
     torch.cuda.lms._set_verify_clean(False)
     torch.cuda.lms._set_unchecked(False)
-    torch.cuda.lms._set_staged(0)
     gc.collect()
     races = DEVICE.races()
     torch.cuda.set_limit_lms(0)

@@ -97,16 +97,11 @@ int packer_pack(
     unsigned blocks,
     unsigned threads,
     cudaStream_t stream,
-    double rate,
-    size_t least) {
+    double rate) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     packer->pack(
-        {static_cast<codec::Kind>(kind), data, bytes, host},
-        least,
-        {blocks, threads},
-        rate,
-        stream);
+        {static_cast<codec::Kind>(kind), data, bytes, host}, {blocks, threads}, rate, stream);
   });
 }
 
@@ -193,11 +188,11 @@ int packer_pack_staged(
     cudaStream_t stream,
     Direction* direction,
     double share,
-    size_t* least) {
+    size_t* pieces) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->kernels, stream);
-    *least = packer->pack(
+    *pieces = packer->pack(
         {static_cast<codec::Kind>(kind), data, bytes, host},
         share,
         {blocks, threads},
@@ -220,15 +215,13 @@ int packer_unpack_staged(
     unsigned threads,
     cudaStream_t stream,
     Direction* direction,
-    size_t least,
-    size_t piece) {
+    size_t pieces) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->copies.stream(), stream);
     packer->unpack(
         {static_cast<codec::Kind>(kind), data, bytes, host},
-        least,
-        piece,
+        pieces,
         {blocks, threads},
         direction->copies,
         direction->kernels,

@@ -38,7 +38,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("available", ctypes.c_bool, pointer, number),
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
-        ("pack", number, *block, *grid, pointer, ctypes.c_double, size),
+        ("pack", number, *block, *grid, pointer, ctypes.c_double),
         ("repack", number, *block, pointer, *grid, pointer),
         ("unpack", number, *block, *grid, pointer),
         ("direction_new", pointer),
@@ -46,7 +46,7 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("takes", ctypes.c_bool, pointer, size),
         ("staged_bytes", size, pointer, size),
         ("pack_staged", number, *block, *grid, pointer, pointer, ctypes.c_double, pointer),
-        ("unpack_staged", number, *block, *grid, pointer, pointer, size, size),
+        ("unpack_staged", number, *block, *grid, pointer, pointer, size),
         ("written", ctypes.c_uint64, pointer),
         ("end", size, pointer),
     ):
@@ -111,10 +111,8 @@ class Packer:
         parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
-        least: int = 0,
     ) -> None:
-        """Keeps `least` bytes of the buffer."""
-        self._run("pack", kind, data, size, parts, blocks, stream, self.rate, least)
+        self._run("pack", kind, data, size, parts, blocks, stream, self.rate)
 
     def unpack(
         self,
@@ -147,12 +145,12 @@ class Packer:
     ) -> int:
         """By way of device memory, where so many bytes per byte are expected.
 
-        Returns how many bytes of the buffer are kept at least.
+        Returns where the pieces end in the buffer, in bytes.
         """
-        least = ctypes.c_size_t()
-        more = (self._direction("out"), share, ctypes.byref(least))
+        pieces = ctypes.c_size_t()
+        more = (self._direction("out"), share, ctypes.byref(pieces))
         self._run("pack_staged", kind, data, size, parts, blocks, stream, *more)
-        return least.value
+        return pieces.value
 
     def unpack_staged(
         self,
@@ -162,15 +160,13 @@ class Packer:
         parts: Sequence[tuple[int, int]],
         blocks: int = 32,
         stream: torch.cuda.Stream | None = None,
-        least: int = 0,
-        piece: int = 1 << 30,
+        pieces: int = 0,
     ) -> None:
-        """By way of device memory, in pieces of at most so many bytes.
+        """By way of device memory. Wait for what packs into the buffer first.
 
-        Wait for what packs into the buffer first. Without waiting, `least` has to be what is kept
-        of the buffer at least.
+        Without waiting, `pieces` has to be what pack_staged() returned.
         """
-        more = (self._direction("in"), least, piece)
+        more = (self._direction("in"), pieces)
         self._run("unpack_staged", kind, data, size, parts, blocks, stream, *more)
 
     def _direction(self, name: str) -> int:

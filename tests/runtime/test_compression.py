@@ -576,16 +576,6 @@ def test_transfers_that_nothing_waits_for_are_not_in_pieces(device, kept_plans):
     assert not pieces & planned.keys()
 
 
-@simulated
-@since((2, 1), "hooks of all optimizers")
-@pytest.mark.parametrize("kibibytes", [1, 1 << 10])
-def test_what_comes_back_by_way_of_device_memory_in_any_iteration(device, kept_plans, kibibytes):
-    torch.cuda.lms._set_staged(kibibytes)
-    _, planned = launched(device, Layers((1.0,) * 24, activation=torch.relu))
-    assert "lms_pack_piece" not in planned
-    assert ("lms_unpack_window" in planned) == (kibibytes == 1)
-
-
 def sleeping(device):
     """For 40 iterations: bytes that are written, and the seconds that kernels slept meanwhile.
 

@@ -2118,14 +2118,6 @@ def _set_unchecked(enable):
     _check(_load().lms_set_option(b"unchecked", int(enable)))
 
 
-def _set_staged(kibibytes):
-    """Sets from how much on packed data comes back by way of device memory in any iteration.
-
-    By default (0), it does so only in iterations that wait for transfers. For measurements.
-    """
-    _check(_load().lms_set_option(b"staged", int(kibibytes)))
-
-
 def _violations(device):
     """What _set_verify() has counted on a device: unseen writes, and blocks that lost bytes."""
     values = _values(device)

@@ -419,8 +419,6 @@ int lms_set_option(const char* name, int value) {
     settings.verify = value != 0;
   } else if (std::strcmp(name, "unchecked") == 0) {
     settings.unchecked = value != 0;
-  } else if (std::strcmp(name, "staged") == 0) {
-    settings.staged = static_cast<size_t>(value) << 10;
   } else if (std::strcmp(name, "keep_plans") == 0) {
     settings.keep_plans = value;
   } else if (std::strcmp(name, "watch") == 0) {

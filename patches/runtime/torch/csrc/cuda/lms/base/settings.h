@@ -56,10 +56,6 @@ struct Settings {
   // Neither hash nor compare what is copied, so that unseen writes may be lost. For tests that
   // measure what the release check costs.
   Published<bool> unchecked{false};
-
-  // In iterations that hardly wait for transfers, let what is packed come back by way of device
-  // memory from this number of packed bytes on. 0 is off. For measurements.
-  Published<size_t> staged{0};
 };
 
 } // namespace torch::cuda::lms

@@ -43,9 +43,7 @@ struct HostCopy {
   HostBuffer buffer;
   size_t spare = 0; // bytes at the end of the buffer that are needed only while it is packed into
   codec::Kind packed = codec::Kind::None; // how the bytes are packed; None: as they are
-  // Bytes of the buffer that are kept at least, whatever comes of what is packed; 0 if that is not
-  // known while it is packed.
-  size_t least = 0;
+  size_t pieces = 0; // where the pieces end in the buffer, if it was packed in pieces
   std::optional<Like> unseen; // what was packed, until Packing has seen how far it has shrunk
   std::optional<Checker::Slot> hash; // of the bytes, on the device; none without kernels
   // Recorded after the last work that reads or writes the buffer, or uses the hash.

@@ -70,7 +70,7 @@ struct Piece {
 struct Tally {
   u64 packed; // bytes
   u64 raw; // chunks
-  u64 units;
+  u64 lines;
   u64 done; // warps
 };
 static_assert(sizeof(Tally) == 32, "as in kernels.h");
@@ -228,17 +228,15 @@ struct Direct {
   const Parts& host;
   u64 slots;
   Tally* tally; // null: every chunk has a place of its full size
-  u32 unit; // bytes; kLine or kSector
   Pace pace;
 
   LMS_DEVICE u32 take(u64 chunk, u32 used) {
-    const u32 units = unit == kLine ? (used + kLine - 1) / kLine : (used + kSector - 1) / kSector;
     return tally == nullptr ? u32(chunk * (kChunk / kLine))
-                            : u32(atomicAdd(&tally->units, u64(units)));
+                            : u32(atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine)));
   }
   LMS_DEVICE u64 offset(u32 taken, u32 used) {
     pace.wait(used);
-    return slots + u64(taken) * unit;
+    return slots + u64(taken) * kLine;
   }
   LMS_DEVICE Place place(u64 offset) const {
     return place_at(host, offset);
@@ -362,9 +360,8 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
 }
 
 // The last warp writes the summary, and resets the tally for the next block. The host takes the
-// summary to be complete when it sees the first word. `begin` is where the tally's units begin.
-LMS_INLINE void
-summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin, u32 unit, u64 least) {
+// summary to be complete when it sees the first word. `begin` is where the tally's lines begin.
+LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin) {
   atomicAdd(&tally->packed, all.bytes);
   atomicAdd(&tally->raw, all.raw);
   __threadfence();
@@ -375,15 +372,14 @@ summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin, u32
   u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
   LMS_WRITES(summary, 3 * sizeof(u64));
   summary[1] = atomicExch(&tally->raw, u64(0));
-  const u64 end = begin + atomicExch(&tally->units, u64(0)) * unit;
-  summary[2] = end > least ? end : least;
+  summary[2] = begin + atomicExch(&tally->lines, u64(0)) * kLine;
   tally->done = 0;
   __threadfence_system();
   summary[0] = atomicExch(&tally->packed, u64(0));
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 least, u64 pace) {
+lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace) {
   if (only_if != nullptr && *only_if == 0) {
     return;
   }
@@ -392,14 +388,13 @@ lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 least, 
   const u64 chunks = (source.size + kChunk - 1) / kChunk;
   const u64 slots = slots_of(chunks);
   const u64 groups = (chunks + kGroup - 1) / kGroup;
-  const u32 unit = least != 0 ? kSector : kLine;
-  Direct to{host, slots, tally, unit, {pace, warp, warps < groups ? warps : groups}};
+  Direct to{host, slots, tally, {pace, warp, warps < groups ? warps : groups}};
   const Packed all = pack_groups(source, warp, groups, warps, to);
   if (threadIdx.x % 32 != 0) {
     return;
   }
   if (tally != nullptr) {
-    summarize(host, tally, all, warps, slots, unit, least);
+    summarize(host, tally, all, warps, slots);
   } else if (warp == 0) {
     u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
     LMS_WRITES(summary + 2, sizeof(u64));
@@ -412,10 +407,10 @@ lms_pack_piece(
     Bytes source, Parts host, Target heads, Target chunks, Piece piece, Tally* tally, u64* vectors) {
   const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
   const u64 warps = u64(gridDim.x) * LMS_WARPS;
-  Staged to{host, heads, chunks, piece, vectors, &tally->units};
+  Staged to{host, heads, chunks, piece, vectors, &tally->lines};
   const Packed all = pack_groups(source, piece.first + warp, piece.end, warps, to);
   if (threadIdx.x % 32 == 0) {
-    summarize(host, tally, all, warps * piece.pieces, piece.beyond, kLine, 0);
+    summarize(host, tally, all, warps * piece.pieces, piece.beyond);
   }
 }
 

@@ -78,16 +78,14 @@ struct Piece {
 struct Tally {
   uint64_t packed;
   uint64_t raw;
-  uint64_t units; // that chunks in the buffer itself have taken so far
+  uint64_t lines; // that chunks in the buffer itself have taken so far
   uint64_t done;
 };
 
 // Does nothing if the fourth parameter is not null and points to 0 on the device. Without a tally,
 // every chunk has a place of its full size, and of the summary only the end is written. The last
-// two parameters are the least end, and how long it takes at least to write 1 MiB, in nanoseconds.
-// They are 0 without a tally. With a least end, chunks begin at kSector bytes and not at lines.
-constexpr const char* kPack =
-    "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*, uint64_t, uint64_t)
+// parameter is how long it takes at least to write 1 MiB, in nanoseconds; it is 0 without a tally.
+constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*, uint64_t)
 // Packs a piece: heads to the first target, which is for all heads of the block, and chunks to the
 // second one, as far as it has room. The last parameter counts the vectors of 16 bytes there, and
 // is 0 at first. Has to be launched for all pieces of a block.

@@ -10,9 +10,8 @@
 //
 //   a line   the summary: bytes written, chunks that did not shrink, and where the last one ends
 //   lines    the heads of kGroup chunks each
-//   chunks   in any order; each begins at a line. If copies will bring the buffer back, they also
-//            bring what is between the chunks, so each begins at 32 bytes. If it was packed by way
-//            of device memory, in pieces (kernel/staging.h), it begins at 16.
+//   chunks   in any order; each begins at a line, or at 16 bytes if it was packed by way of device
+//            memory, in pieces (kernel/staging.h)
 //
 // A head has 8 bytes, and says where the chunk is, in units of 16 bytes from the start of the
 // buffer (32 bits), and how it is packed:
@@ -45,7 +44,6 @@ namespace torch::cuda::lms::codec {
 constexpr size_t kChunk = 2048; // bytes
 constexpr size_t kGroup = 16; // chunks
 constexpr size_t kLine = 128; // bytes
-constexpr size_t kSector = 32; // bytes
 constexpr size_t kAlign = 4096; // bytes; the size of each part of a buffer is a multiple of this
 // A chunk that would not save a line is stored as it is.
 constexpr size_t kMostPacked = kChunk - kLine; // bytes

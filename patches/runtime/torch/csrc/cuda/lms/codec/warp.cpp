@@ -19,7 +19,6 @@ typedef unsigned long long u64;
 constexpr u32 kChunk = 2048; // bytes of data
 constexpr u32 kGroup = 16; // chunks
 constexpr u32 kLine = 128; // bytes
-constexpr u32 kSector = 32; // bytes, what GPUs read and write at least
 constexpr u32 kMost = kChunk - kLine; // bytes of a packed chunk; otherwise it is stored as it is
 constexpr u32 kRaw = 15; // a width that says so
 constexpr u32 kVectors = 4; // of 16 bytes, per lane and chunk

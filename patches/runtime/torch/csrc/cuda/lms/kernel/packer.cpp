@@ -142,7 +142,7 @@ void Packer::try_out(codec::Kind kind) {
   buffer.add(sample + kRoom, kRoom);
   {
     const OwnStream stream;
-    launch_pack({kind, sample, kBytes, buffer}, tally(1), nullptr, 0, 0, {2}, stream);
+    launch_pack({kind, sample, kBytes, buffer}, tally(1), nullptr, 0, {2}, stream);
     unpack({kind, result, kBytes, buffer}, {2}, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
@@ -175,16 +175,11 @@ const Packer::Kernels& Packer::required(codec::Kind kind, bool suited) const {
   return of(kind);
 }
 
-void Packer::pack(
-    const Transfer& block,
-    size_t least,
-    codec::Grid most,
-    double rate,
-    cudaStream_t stream) {
+void Packer::pack(const Transfer& block, codec::Grid most, double rate, cudaStream_t stream) {
   constexpr double kMib = 1 << 20;
   const auto pace = rate > 0 ? static_cast<uint64_t>(kMib * 1e9 / rate) : 0; // ns for 1 MiB
   (void)available(block.kind); // the first call makes the tally
-  launch_pack(block, tally(0), nullptr, least, pace, most, stream);
+  launch_pack(block, tally(0), nullptr, pace, most, stream);
 }
 
 size_t Packer::pack(
@@ -230,14 +225,13 @@ void Packer::repack(
     const uint32_t* differs,
     codec::Grid most,
     cudaStream_t stream) {
-  launch_pack(block, nullptr, differs, 0, 0, most, stream);
+  launch_pack(block, nullptr, differs, 0, most, stream);
 }
 
 void Packer::launch_pack(
     const Transfer& block,
     codec::Tally* tally,
     const uint32_t* only_if,
-    size_t least,
     uint64_t pace,
     codec::Grid most,
     cudaStream_t stream) {
@@ -257,7 +251,6 @@ void Packer::launch_pack(
       parts_of(block.buffer, codec::buffer_bytes(block.bytes)),
       tally,
       only_if,
-      uint64_t{least},
       pace);
 }
 
@@ -285,8 +278,7 @@ void Packer::launch_unpack(
 
 void Packer::unpack(
     const Transfer& block,
-    size_t least,
-    size_t piece,
+    size_t pieces,
     codec::Grid most,
     Relay& copies,
     cudaStream_t kernels,
@@ -312,11 +304,11 @@ void Packer::unpack(
         from.window,
         from.range);
   };
-  const size_t known = least != 0 ? least : end(block.buffer);
-  staging.bring(bytes, block.buffer, known, piece, copies, kernels, find, launch);
-  if (least != 0) {
-    // It is not known yet whether chunks are behind that, or the block was packed again since.
-    launch_unpack(block, least, most, kernels);
+  const size_t known = pieces != 0 ? pieces : end(block.buffer);
+  staging.bring(bytes, block.buffer, known, copies, kernels, find, launch);
+  if (pieces != 0) {
+    // It is not known yet whether chunks are behind them, or the block was packed again since.
+    launch_unpack(block, pieces, most, kernels);
   }
 }
 

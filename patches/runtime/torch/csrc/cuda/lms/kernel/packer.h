@@ -66,15 +66,13 @@ class Packer {
 
   // Packs a block into the buffer, with at most these thread blocks, and writes at most `rate`
   // bytes per second; 0: as many as the link takes. What is packed one after the other has to be on
-  // the same stream, or on streams that wait for each other. `least` bytes of the buffer are kept,
-  // whatever comes of the block. Throws c10::Error if the kind is not available, if the block does
-  // not fit, or if the launch fails.
-  void
-  pack(const Transfer& block, size_t least, codec::Grid most, double rate, cudaStream_t stream);
+  // the same stream, or on streams that wait for each other. Throws c10::Error if the kind is not
+  // available, if the block does not fit, or if the launch fails.
+  void pack(const Transfer& block, codec::Grid most, double rate, cudaStream_t stream);
 
   // The same by way of device memory. The buffer needs staging.buffer_bytes(bytes). `share` is what
-  // will probably be left of a byte. Ends on the stream of copies. Returns how many bytes of the
-  // buffer are kept at least.
+  // will probably be left of a byte. Ends on the stream of copies. Returns where the pieces end in
+  // the buffer, for unpack().
   size_t pack(
       const Transfer& block,
       double share,
@@ -92,13 +90,11 @@ class Packer {
   // The reverse; the thread blocks may be others.
   void unpack(const Transfer& block, codec::Grid most, cudaStream_t stream);
 
-  // The same by way of device memory, in pieces of at most `piece` bytes, see Staging. If what
-  // packed the block may not have finished yet, `least` is how many bytes of the buffer are kept at
-  // least, otherwise 0. Ends on the stream of kernels.
+  // The same by way of device memory. If what packed the block may not have finished yet, `pieces`
+  // is what pack() returned, otherwise 0. Ends on the stream of kernels.
   void unpack(
       const Transfer& block,
-      size_t least,
-      size_t piece,
+      size_t pieces,
       codec::Grid most,
       Relay& copies,
       cudaStream_t kernels,
@@ -134,7 +130,6 @@ class Packer {
       const Transfer& block,
       codec::Tally* tally,
       const uint32_t* only_if,
-      size_t least,
       uint64_t pace,
       codec::Grid most,
       cudaStream_t stream);

@@ -12,6 +12,11 @@ namespace torch::cuda::lms {
 namespace {
 
 constexpr size_t kPart = 4096; // of the device's memory, in a piece
+constexpr size_t kLeastPiece = size_t(32) << 10; // bytes
+// A kernel for a piece starts late, because compute's have all multiprocessors until some of them
+// end. With 8 MiB, ViT-L took longer on an H200 than with 32 or 64, which are 0.6 and 1.2 ms of PCI
+// Express 5.0 (docs/results/2026-11-28-staging.md).
+constexpr size_t kMostPiece = size_t(32) << 20; // bytes
 constexpr size_t kHeads = 4; // pieces have so many times the room of heads
 constexpr size_t kGroupBytes = codec::kGroup * codec::kChunk;
 // There are at most twice as many pieces as groups, each with a counter or a range.
@@ -24,8 +29,8 @@ size_t piece_of_the_device() {
   size_t free = 0;
   size_t total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-  const size_t piece = std::min(Staging::kMostPiece, total / kPart);
-  return std::max(Staging::kLeastPiece, piece / kGroupBytes * kGroupBytes);
+  const size_t piece = std::min(kMostPiece, total / kPart);
+  return std::max(kLeastPiece, piece / kGroupBytes * kGroupBytes);
 }
 
 } // namespace
@@ -116,14 +121,12 @@ void Staging::bring(
     size_t bytes,
     const HostBuffer& buffer,
     size_t end,
-    size_t most,
     Relay& copies,
     cudaStream_t kernels,
     const Find& find,
     const Unpack& work) {
   const size_t slots = codec::slots(bytes);
-  const size_t each = std::min(piece_, most);
-  const size_t pieces = end > slots ? (end - slots + each - 1) / each : 1;
+  const size_t pieces = end > slots ? (end - slots + piece_ - 1) / piece_ : 1;
   Slot& heads = heads_.next();
   heads.free.block(copies.stream());
   const size_t heads_bytes = codec::groups(bytes) * codec::kLine;
@@ -134,20 +137,20 @@ void Staging::bring(
     heads.full.block(kernels);
     const codec::Target target{heads.data + heads_bytes, pieces * sizeof(codec::Range)};
     C10_CUDA_CHECK(cudaMemsetAsync(ranges, 0, target.size, kernels));
-    find({heads.data, heads_bytes}, {slots, each, pieces}, target);
+    find({heads.data, heads_bytes}, {slots, piece_, pieces}, target);
   }
   for (size_t i = 0; i < pieces; ++i) {
-    const size_t begin = slots + i * each;
+    const size_t begin = slots + i * piece_;
     Slot& slot = pieces_.next();
     // A chunk that begins in a piece may end behind it.
-    const size_t size = std::min(each + codec::kChunk, end - std::min(begin, end));
+    const size_t size = std::min(piece_ + codec::kChunk, end - std::min(begin, end));
     copies.next(size);
     slot.free.block(copies.stream());
     copy_to_device(buffer, begin, begin + size, slot.data, copies.stream());
     slot.full.record(copies.stream());
     slot.full.block(kernels);
     // A chunk of no bytes may begin at the end of the buffer.
-    const uint64_t until = i + 1 < pieces ? begin + each : std::numeric_limits<uint64_t>::max();
+    const uint64_t until = i + 1 < pieces ? begin + piece_ : std::numeric_limits<uint64_t>::max();
     const codec::Range* const range = pieces > 1 ? ranges + i : nullptr;
     work({{heads.data, heads_bytes}, {slot.data, size, begin, until}, range});
     slot.free.record(kernels);

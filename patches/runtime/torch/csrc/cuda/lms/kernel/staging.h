@@ -22,13 +22,6 @@ namespace torch::cuda::lms {
 // Whoever destroys it has to wait for its streams first.
 class Staging {
  public:
-  // Of all pieces, in bytes.
-  static constexpr size_t kLeastPiece = size_t(32) << 10;
-  // A kernel for a piece starts late, because compute's have all multiprocessors until some of them
-  // end. With 8 MiB, ViT-L took longer on an H200 than with 32 or 64, which are 0.6 and 1.2 ms of
-  // PCI Express 5.0 (docs/results/2026-11-28-staging.md).
-  static constexpr size_t kMostPiece = size_t(32) << 20;
-
   // Takes a thousandth of the device's memory, and at most 115 MiB. Throws c10::Error if there is
   // none.
   Staging();
@@ -61,9 +54,8 @@ class Staging {
       Relay& copies,
       const Pack& work);
 
-  // From the first `end` bytes of the buffer, in pieces of at most `most` bytes, a multiple of
-  // kLeastPiece. If there are several, `find` launches a kernel that finds the chunks of each
-  // before. Ends on the stream of kernels.
+  // From the first `end` bytes of the buffer. If that is several pieces, `find` launches a kernel
+  // before that finds the chunks of each. Ends on the stream of kernels.
   struct Inbound {
     codec::Bytes heads;
     codec::Window window;
@@ -76,7 +68,6 @@ class Staging {
       size_t bytes,
       const HostBuffer& buffer,
       size_t end,
-      size_t most,
       Relay& copies,
       cudaStream_t kernels,
       const Find& find,

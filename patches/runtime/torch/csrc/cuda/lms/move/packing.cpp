@@ -48,9 +48,6 @@ constexpr unsigned kMostFewBlocks = 32;
 // GB/s on (docs/results/2026-11-29-beside.md). Copies for which the plan expects operators to wait
 // make no exception: operators run after all, and lose more (docs/results/2026-11-30-link.md).
 constexpr double kPace = 0.8;
-// Of what comes back by way of device memory then. The first piece comes as long after the request
-// as the link needs for it.
-constexpr size_t kSmallPiece = size_t(8) << 20; // bytes
 
 } // namespace
 
@@ -112,12 +109,12 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
   block.host.unseen = Like{block.size, block.origin.writer, host.packed, block.slot};
   const Packer::Transfer transfer{host.packed, block.memory.get(), block.size, host.buffer};
   if (hurry_ && out_ && left > 0 && Packer::fits(transfer.data, block.size, host.buffer, *out_)) {
-    block.host.least = packer_.pack(transfer, left, most, kernels, copies, *out_);
+    block.host.pieces = packer_.pack(transfer, left, most, kernels, copies, *out_);
     return copies.stream();
   }
   const double rate = hurry_ ? 0 : kPace * out_rate_;
-  block.host.least = least(block, known);
-  packer_.pack(transfer, block.host.least, most, rate, kernels);
+  block.host.pieces = 0;
+  packer_.pack(transfer, most, rate, kernels);
   return kernels;
 }
 
@@ -135,12 +132,9 @@ Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t ke
   const codec::Grid most = grid(known(block), kFewThreadBlocks);
   // The host is ahead of the device: what packs the block may not even have begun.
   const bool packed = !host.touched || host.touched->done();
-  const size_t kept = packed ? Packer::end(host.buffer) : host.least;
-  const bool staged = hurry_ || (settings_.staged != 0 && kept >= settings_.staged);
   const Packer::Transfer transfer{host.packed, memory, block.size, host.buffer};
-  if (staged && in_ && kept != 0 && in_->takes(block.size)) {
-    const size_t piece = hurry_ ? Staging::kMostPiece : kSmallPiece;
-    packer_.unpack(transfer, packed ? 0 : kept, piece, most, copies, kernels, *in_);
+  if (hurry_ && in_ && (packed || host.pieces != 0) && in_->takes(block.size)) {
+    packer_.unpack(transfer, packed ? 0 : host.pieces, most, copies, kernels, *in_);
   } else {
     waits_.record(copies.stream());
     waits_.block(kernels);
@@ -220,18 +214,6 @@ size_t Packing::expected(const Block& block) const {
   const double bytes = known ? (1 + kMargin) * static_cast<double>(known->end)
                              : kFirstShare * static_cast<double>(most);
   return std::min(most, static_cast<size_t>(bytes));
-}
-
-size_t Packing::least(const Block& block, const Known* known) const {
-  if (settings_.staged == 0 || !known || !shrinks(*known)) {
-    return 0;
-  }
-  const auto shrunk = static_cast<double>(known->left) * static_cast<double>(block.size);
-  // Each chunk leaves 0 or 16 bytes of its last sector unused.
-  const size_t unused = codec::chunks(block.size) * codec::kSector / 4;
-  const size_t needed =
-      codec::slots(block.size) + unused + static_cast<size_t>((1 + kMargin) * shrunk);
-  return std::min(needed, codec::buffer_bytes(block.size));
 }
 
 double Packing::share(const Origin& origin, size_t bytes, uint32_t slot) const {

@@ -141,9 +141,6 @@ class Packing {
     return known(like(block).of(block.slot));
   }
   bool worth(const Block& block) const;
-  // How many bytes of its buffer the block will need, and a little more, if it may come back in
-  // pieces before it is known. 0 if it may not, or if nothing is known of it.
-  size_t least(const Block& block, const Known* known) const;
   // `few` is for when the program hardly waits for transfers, if nothing shrinks.
   codec::Grid grid(const Known* known, double few) const;
 
