@@ -24,6 +24,7 @@ static uint64_t host_read = 0, host_written = 0;
 
 static inline void __threadfence() {}
 static inline void __threadfence_system() {}
+static inline void __trap() {}
 template <typename T>
 static T __ldcs(const T* from) {
   return *from;
@@ -60,6 +61,7 @@ struct Call {
   unsigned blocks;
   uint64_t pace; // ns for 1 MiB
   uint64_t* counts;
+  void* slot; // Slot
 };
 
 template <typename Launch>
@@ -83,18 +85,23 @@ static Parts parts_of(const Call& call) {
   return parts;
 }
 
-// Returns whether the tally is zero again.
-#define LMS_INTERFACE(kind)                                                        \
-  extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) { \
-    Tally tally{};                                                                 \
-    waited = 0;                                                                    \
-    clock_set = call.counts[2];                                                    \
-    const Parts parts = parts_of<Parts>(call);                                     \
-    run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr, call.pace); }); \
-    call.counts[2] = waited;                                                       \
-    return tally.packed + tally.raw + tally.lines + tally.done == 0;               \
-  }                                                                                \
-  extern "C" void lms_unpack_of_##kind(char* data, uint64_t size, Call call) {     \
-    const Parts parts = parts_of<Parts>(call);                                     \
-    run(call, [&] { lms_unpack({data, size}, parts, 0); });                        \
+// Packing returns whether the tally is zero again, and unpacking whether the hash is the expected
+// one.
+#define LMS_INTERFACE(kind)                                                              \
+  extern "C" bool lms_pack_of_##kind(const char* data, uint64_t size, Call call) {       \
+    Tally tally{};                                                                       \
+    waited = 0;                                                                          \
+    clock_set = call.counts[2];                                                          \
+    const Parts parts = parts_of<Parts>(call);                                           \
+    Slot* const slot = static_cast<Slot*>(call.slot);                                    \
+    run(call, [&] { lms_pack({data, size}, parts, &tally, nullptr, call.pace, slot); }); \
+    call.counts[2] = waited;                                                             \
+    return tally.packed + tally.raw + tally.lines + tally.done == 0;                     \
+  }                                                                                      \
+  extern "C" bool lms_unpack_of_##kind(char* data, uint64_t size, Call call) {           \
+    u32 corrupted = 0;                                                                   \
+    const Parts parts = parts_of<Parts>(call);                                           \
+    Slot* const slot = static_cast<Slot*>(call.slot);                                    \
+    run(call, [&] { lms_unpack({data, size}, parts, 0, slot, &corrupted); });            \
+    return corrupted == 0;                                                               \
   }

@@ -53,6 +53,7 @@ class _Call(ctypes.Structure):
         ("blocks", ctypes.c_uint),
         ("pace", ctypes.c_uint64),
         ("counts", ctypes.POINTER(ctypes.c_uint64)),
+        ("slot", ctypes.c_void_p),
     )
 
 
@@ -131,8 +132,8 @@ class Host:
 class Packed:
     """A block in its buffer.
 
-    Attributes: the parts of the buffer; bytes of the block; what the kernel says it wrote; how long
-    it has waited on the CPU, where nothing else takes time.
+    Attributes: the parts of the buffer; bytes of the block; what the kernel says it wrote; the hash
+    of the block; how long it has waited on the CPU, where nothing else takes time.
     """
 
     kind: Kind
@@ -141,6 +142,7 @@ class Packed:
     written: int  # bytes
     raw: int  # chunks
     end: int  # bytes of the buffer that are needed
+    hash: int
     waited: int = 0  # nanoseconds
 
     def buffer(self) -> np.ndarray:
@@ -205,7 +207,7 @@ class Codec:
                     _Call,
                 ]
                 library.lms_pack_of_this.restype = ctypes.c_bool
-                library.lms_unpack_of_this.restype = None
+                library.lms_unpack_of_this.restype = ctypes.c_bool
                 self._kernels[kind] = library
 
     def pack(
@@ -234,12 +236,15 @@ class Codec:
         counts = (ctypes.c_uint64 * 3)(0, 0, clock % 2**64)
         library = self._kernels[kind]
         buffer = [part[:each] for part in memory]
-        call = _call(buffer, blocks, counts, pace)
+        slot = (ctypes.c_uint64 * 4)()
+        slot[3] = 1 << 32  # an earlier check has found a difference
+        call = _call(buffer, blocks, counts, slot, pace)
         clean = library.lms_pack_of_this(source.ctypes.data, size, call)
         assert clean, "the tally is not zero"
+        assert list(slot[1:]) == [0] * 3, "the slot has partial sums, or still differs"
         assert all((part[each:] == FILL).all() for part in memory), "written behind a part"
         assert np.array_equal(source, data.view(np.uint8)), "the source has changed"
-        packed = Packed(kind, buffer, size, 0, 0, 0, int(counts[2]))
+        packed = Packed(kind, buffer, size, 0, 0, 0, int(slot[0]), int(counts[2]))
         whole = packed.buffer()
         packed.written, packed.raw, packed.end = (int(v) for v in whole[:24].view(np.uint64))
         assert counts[1] == packed.written + 24, "the summary counts something else"
@@ -247,22 +252,33 @@ class Codec:
         return packed
 
     def unpack(self, kind: Kind, packed: Packed, blocks: int = 2) -> np.ndarray:
-        """The bytes, from what is kept of the buffer. Asserts that nothing is written behind."""
+        """The bytes, from what is kept of the buffer. Asserts that nothing is written behind.
+
+        Raises:
+            ValueError: the bytes have another hash than those that were packed.
+        """
         target = aligned(packed.size + 64)
         counts = (ctypes.c_uint64 * 2)()
         kept = packed.kept()
-        self._kernels[kind].lms_unpack_of_this(
-            target.ctypes.data, packed.size, _call(kept, blocks, counts)
+        slot = (ctypes.c_uint64 * 4)(packed.hash)
+        same = self._kernels[kind].lms_unpack_of_this(
+            target.ctypes.data, packed.size, _call(kept, blocks, counts, slot)
         )
+        if not same:
+            raise ValueError("what comes back has another hash")
+        assert list(slot) == [packed.hash, 0, 0, 0], "the slot has changed"
         assert (target[packed.size :] == FILL).all(), "written behind the block"
         assert counts[0] <= packed.written, "more is read than was written"
         return target[: packed.size]
 
 
-def _call(parts: Sequence[np.ndarray], blocks: int, counts: object, pace: int = 0) -> _Call:
+def _call(
+    parts: Sequence[np.ndarray], blocks: int, counts: object, slot: object, pace: int = 0
+) -> _Call:
     addresses = (ctypes.c_void_p * len(parts))(*[part.ctypes.data for part in parts])
     sizes = (ctypes.c_uint64 * len(parts))(*[part.size for part in parts])
-    return _Call(addresses, sizes, len(parts), blocks, pace, ctypes.cast(counts, _U64S))
+    state = ctypes.cast(slot, ctypes.c_void_p)
+    return _Call(addresses, sizes, len(parts), blocks, pace, ctypes.cast(counts, _U64S), state)
 
 
 _U64S = ctypes.POINTER(ctypes.c_uint64)

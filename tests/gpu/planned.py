@@ -109,14 +109,15 @@ def run(
     for k in range(iterations):
         loss = training.step()
         host.append((time.perf_counter() - began) * 1e3)
-        losses.append(loss.item().hex())
-        ended = time.perf_counter()
-        milliseconds.append((ended - began) * 1e3)
-        began = ended
+        # While the device works: between two iterations, it would wait for this.
         after = counted(lms)
         counts.append({name: after[name] - before[name] for name in after})
         before = after
         reserved = max(reserved, torch.cuda.max_memory_reserved())
+        losses.append(loss.item().hex())
+        ended = time.perf_counter()
+        milliseconds.append((ended - began) * 1e3)
+        began = ended
         if k == 1:
             torch.cuda.reset_peak_memory_stats()
     result = {

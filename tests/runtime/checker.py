@@ -49,8 +49,6 @@ def opened(library: Path | str) -> ctypes.CDLL:
             size,
             pointer,
         ),
-        ("checker_arrived", ctypes.c_int64, pointer, slot, pointer, size, pointer),
-        ("checker_corrupted", ctypes.c_bool, pointer),
         ("checker_caught", ctypes.c_uint64, pointer),
         ("checker_last_caught", slot, pointer),
     ):
@@ -112,14 +110,6 @@ class Checker:
                 self._self, slot, data, size, addresses, sizes, len(parts), _handle(stream)
             )
         )
-
-    def arrived(
-        self, slot: int, data: int, size: int, stream: torch.cuda.Stream | None = None
-    ) -> None:
-        self._done(self._library.checker_arrived(self._self, slot, data, size, _handle(stream)))
-
-    def corrupted(self) -> bool:
-        return bool(self._library.checker_corrupted(self._self))
 
     def caught(self) -> int:
         return int(self._library.checker_caught(self._self))

@@ -22,6 +22,7 @@ void* find_function(void* library, const char* name) {
 #undef dlopen
 #undef dlsym
 
+#include <torch/csrc/cuda/lms/codec/hash.cpp>
 #include <torch/csrc/cuda/lms/kernel/cache.cpp>
 #include <torch/csrc/cuda/lms/kernel/checker.cpp>
 #include <torch/csrc/cuda/lms/kernel/checksum.cpp>
@@ -129,22 +130,6 @@ int64_t checker_check(
     checker->restore(slot, data, bytes, host, stream);
     return 0;
   });
-}
-
-int64_t checker_arrived(
-    Checker* checker,
-    uint32_t slot,
-    const void* data,
-    size_t bytes,
-    cudaStream_t stream) {
-  return attempt([&] {
-    checker->arrived(slot, data, bytes, stream);
-    return 0;
-  });
-}
-
-bool checker_corrupted(Checker* checker) {
-  return checker->corrupted();
 }
 
 uint64_t checker_caught(Checker* checker) {

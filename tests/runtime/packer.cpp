@@ -4,16 +4,21 @@
 #include <torch/csrc/cuda/lms/codec/fields.cpp>
 #include <torch/csrc/cuda/lms/codec/floats.cpp>
 #include <torch/csrc/cuda/lms/codec/format.cpp>
+#include <torch/csrc/cuda/lms/codec/hash.cpp>
 #include <torch/csrc/cuda/lms/codec/kernels.cpp>
 #include <torch/csrc/cuda/lms/codec/kind.cpp>
 #include <torch/csrc/cuda/lms/codec/pace.cpp>
 #include <torch/csrc/cuda/lms/codec/warp.cpp>
 #include <torch/csrc/cuda/lms/kernel/cache.cpp>
+#include <torch/csrc/cuda/lms/kernel/checker.cpp>
+#include <torch/csrc/cuda/lms/kernel/checksum.cpp>
 #include <torch/csrc/cuda/lms/kernel/library.cpp>
 #include <torch/csrc/cuda/lms/kernel/module.cpp>
 #include <torch/csrc/cuda/lms/kernel/packer.cpp>
 #include <torch/csrc/cuda/lms/kernel/staging.cpp>
 #include <torch/csrc/cuda/lms/kernel/zeroed.cpp>
+
+#include <map>
 
 using namespace torch::cuda::lms;
 
@@ -40,6 +45,33 @@ HostBuffer buffer_of(char* const* parts, const size_t* sizes, size_t count) {
   return host;
 }
 
+// A packer, and the hashes of what is in each buffer.
+struct Subject {
+  explicit Subject(int device)
+      : packer(static_cast<c10::DeviceIndex>(device)),
+        checker(static_cast<c10::DeviceIndex>(device)) {}
+
+  Checker::Slot slot(const char* buffer) {
+    const auto known = slots.find(buffer);
+    return known != slots.end() ? known->second : slots[buffer] = checker.take();
+  }
+
+  Packer::Transfer transfer(int kind, void* data, size_t bytes, const HostBuffer& host) {
+    const bool hashed = hashes && !host.parts().empty();
+    return {
+        static_cast<codec::Kind>(kind),
+        data,
+        bytes,
+        host,
+        hashed ? checker.of(slot(host.parts().front().data)) : codec::Hash{}};
+  }
+
+  Packer packer;
+  Checker checker;
+  bool hashes = false;
+  std::map<const char*, Checker::Slot> slots; // by the address of the buffer
+};
+
 } // namespace
 
 extern "C" {
@@ -61,20 +93,45 @@ size_t packer_buffer_bytes(size_t bytes) {
   return codec::buffer_bytes(bytes);
 }
 
-Packer* packer_new(int device) {
-  return new Packer(static_cast<c10::DeviceIndex>(device));
+Subject* packer_new(int device) {
+  return new Subject(device);
 }
 
-void packer_delete(Packer* packer) {
-  delete packer;
+void packer_delete(Subject* subject) {
+  delete subject;
 }
 
-bool packer_available(Packer* packer, int kind) {
-  return packer->available(static_cast<codec::Kind>(kind));
+// From now on, what is packed is hashed, and compared when it is unpacked.
+bool packer_use_hashes(Subject* subject) {
+  subject->hashes = subject->checker.available();
+  return subject->hashes;
 }
 
-const char* packer_why(Packer* packer, int kind) {
-  return packer->why(static_cast<codec::Kind>(kind)).c_str();
+// Compares the bytes with the hash of what was packed into the buffer, which is theirs from then
+// on.
+int packer_check(
+    Subject* subject,
+    const char* part,
+    void* data,
+    size_t bytes,
+    cudaStream_t stream) {
+  return attempt([&] { subject->checker.check(subject->slot(part), data, bytes, stream); });
+}
+
+uint64_t packer_caught(Subject* subject) {
+  return subject->checker.caught();
+}
+
+bool packer_corrupted(Subject* subject) {
+  return subject->checker.corrupted();
+}
+
+bool packer_available(Subject* subject, int kind) {
+  return subject->packer.available(static_cast<codec::Kind>(kind));
+}
+
+const char* packer_why(Subject* subject, int kind) {
+  return subject->packer.why(static_cast<codec::Kind>(kind)).c_str();
 }
 
 bool packer_fits(
@@ -87,7 +144,7 @@ bool packer_fits(
 }
 
 int packer_pack(
-    Packer* packer,
+    Subject* subject,
     int kind,
     void* data,
     size_t bytes,
@@ -100,13 +157,13 @@ int packer_pack(
     double rate) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->pack(
-        {static_cast<codec::Kind>(kind), data, bytes, host}, {blocks, threads}, rate, stream);
+    subject->packer.pack(
+        subject->transfer(kind, data, bytes, host), {blocks, threads}, rate, stream);
   });
 }
 
 int packer_repack(
-    Packer* packer,
+    Subject* subject,
     int kind,
     void* data,
     size_t bytes,
@@ -119,13 +176,13 @@ int packer_repack(
     cudaStream_t stream) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->repack(
-        {static_cast<codec::Kind>(kind), data, bytes, host}, differs, {blocks, threads}, stream);
+    subject->packer.repack(
+        subject->transfer(kind, data, bytes, host), differs, {blocks, threads}, stream);
   });
 }
 
 int packer_unpack(
-    Packer* packer,
+    Subject* subject,
     int kind,
     void* data,
     size_t bytes,
@@ -137,7 +194,7 @@ int packer_unpack(
     cudaStream_t stream) {
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
-    packer->unpack({static_cast<codec::Kind>(kind), data, bytes, host}, {blocks, threads}, stream);
+    subject->packer.unpack(subject->transfer(kind, data, bytes, host), {blocks, threads}, stream);
   });
 }
 
@@ -176,7 +233,7 @@ size_t packer_staged_bytes(const Direction* direction, size_t bytes) {
 }
 
 int packer_pack_staged(
-    Packer* packer,
+    Subject* subject,
     int kind,
     void* data,
     size_t bytes,
@@ -192,8 +249,8 @@ int packer_pack_staged(
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->kernels, stream);
-    *pieces = packer->pack(
-        {static_cast<codec::Kind>(kind), data, bytes, host},
+    *pieces = subject->packer.pack(
+        subject->transfer(kind, data, bytes, host),
         share,
         {blocks, threads},
         direction->kernels,
@@ -204,7 +261,7 @@ int packer_pack_staged(
 }
 
 int packer_unpack_staged(
-    Packer* packer,
+    Subject* subject,
     int kind,
     void* data,
     size_t bytes,
@@ -219,8 +276,8 @@ int packer_unpack_staged(
   return attempt([&] {
     const HostBuffer host = buffer_of(parts, sizes, count);
     direction->follows(direction->copies.stream(), stream);
-    packer->unpack(
-        {static_cast<codec::Kind>(kind), data, bytes, host},
+    subject->packer.unpack(
+        subject->transfer(kind, data, bytes, host),
         pieces,
         {blocks, threads},
         direction->copies,

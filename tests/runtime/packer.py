@@ -35,6 +35,10 @@ def opened(library: Path | str) -> ctypes.CDLL:
         ("buffer_bytes", size, size),
         ("new", pointer, number),
         ("delete", None, pointer),
+        ("use_hashes", ctypes.c_bool, pointer),
+        ("check", number, pointer, pointer, pointer, size, pointer),
+        ("caught", ctypes.c_uint64, pointer),
+        ("corrupted", ctypes.c_bool, pointer),
         ("available", ctypes.c_bool, pointer, number),
         ("why", ctypes.c_char_p, pointer, number),
         ("fits", ctypes.c_bool, pointer, size, *parts),
@@ -58,7 +62,8 @@ def opened(library: Path | str) -> ctypes.CDLL:
 class Packer:
     """The runtime's Packer of one device. Streams are torch.cuda.Stream, or None for the default.
 
-    Kinds are numbers, see kind_of(). Parts are (address, bytes) of pinned host memory.
+    Kinds are numbers, see kind_of(). Parts are (address, bytes) of pinned host memory. With
+    `hashes`, pack() hashes each block, and unpack() stops the device if it has another hash.
 
     Attributes:
         threads: those of each thread block, a multiple of 32.
@@ -68,10 +73,12 @@ class Packer:
     threads = 256
     rate = 0.0
 
-    def __init__(self, library: ctypes.CDLL, device: int = 0) -> None:
+    def __init__(self, library: ctypes.CDLL, device: int = 0, *, hashes: bool = False) -> None:
         self._library = library
         self._self = library.packer_new(device)
         self._directions: dict[str, int] = {}
+        if hashes and not library.packer_use_hashes(self._self):
+            raise PackError("the release check is not available")
 
     def close(self) -> None:
         if self._self:
@@ -184,6 +191,19 @@ class Packer:
         call = self._library.packer_repack
         if call(self._self, kind, data, size, *_parts(parts), differs, 32, self.threads, 0) < 0:
             raise PackError(self._library.packer_error().decode())
+
+    def check(self, data: int, size: int, parts: Sequence[tuple[int, int]]) -> None:
+        """Compares a block with the hash of what was packed into the buffer, for caught()."""
+        if self._library.packer_check(self._self, parts[0][0], data, size, 0) < 0:
+            raise PackError(self._library.packer_error().decode())
+
+    def caught(self) -> int:
+        """How many check()s have found a difference."""
+        return int(self._library.packer_caught(self._self))
+
+    def corrupted(self) -> bool:
+        """Whether unpack() has found a difference."""
+        return bool(self._library.packer_corrupted(self._self))
 
     def written(self, parts: Sequence[tuple[int, int]]) -> int:
         """Bytes that pack() wrote to the buffer. Wait for it first."""

@@ -563,8 +563,7 @@ def launched(device, layers: Layers) -> list[dict[str, int]]:
 def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_plans):
     # Each block is large enough for 32, and too large to move in pieces on this device.
     on_demand, planned = launched(device, Layers((8.0,) * 3))
-    assert on_demand["lms_unpack"] >= 24
-    assert planned["lms_unpack"] == 16
+    assert 16 <= planned["lms_unpack"] < on_demand["lms_unpack"]
 
 
 @simulated
@@ -605,6 +604,7 @@ def slow_plans(device):
     import torch
     from simcuda.hill import hill
 
+    torch.cuda.lms.set_compression("auto")
     torch.cuda.set_limit_lms(40 << 20)
     torch.cuda.set_enabled_lms(True)
     stream = torch.cuda.current_stream().cuda_stream

@@ -133,30 +133,6 @@ def test_what_has_not_changed_is_not_written(checker: Checker, size: int) -> Non
     assert checker.caught() == 0
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_what_arrives_as_it_left_is_no_error(checker: Checker, size: int) -> None:
-    block, slot = Block(size), checker.take()
-    checker.hash(slot, block.address, size)
-    for _ in range(2):
-        checker.arrived(slot, block.address, size)
-    torch.cuda.synchronize()
-    assert not checker.corrupted()
-    check(checker, slot, block)
-    assert checker.caught() == 0
-
-
-@simulated  # a real device cannot be used again
-def test_what_arrives_with_another_bit_stops_the_device(checker: Checker, device) -> None:
-    block, slot = Block(4097), checker.take()
-    checker.hash(slot, block.address, block.size)
-    block.put(block.flip(8 * 4096 + 3))
-    checker.arrived(slot, block.address, block.size)
-    with pytest.raises(RuntimeError, match="a kernel was launched"):  # what this error says here
-        torch.cuda.synchronize()
-    assert checker.corrupted()
-    device.clear_faults()
-
-
 @pytest.mark.parametrize("distance", [1, 2, 3, 4, 8, 16, 64, 128, 2048, 4096, 32768])
 def test_changes_do_not_cancel_each_other(checker: Checker, distance: int) -> None:
     block, slot = Block(1 << 20), checker.take()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -47,7 +48,7 @@ def cache(
 
 @pytest.fixture
 def packer(library: ctypes.CDLL, cache: Path) -> Iterator[Packer]:
-    with Packer(library) as made:
+    with Packer(library, hashes=True) as made:
         yield made
         torch.cuda.synchronize()
 
@@ -56,6 +57,8 @@ class Block:
     """Bytes on the device, and a buffer of pinned host memory in parts."""
 
     def __init__(self, packer: Packer, values: bytes, parts: int = 1) -> None:
+        self.packer = packer
+        self.caught = packer.caught()
         self.values = values
         self.size = len(values)
         self.device = torch.zeros(self.size + 64, dtype=torch.uint8, device="cuda")
@@ -81,8 +84,18 @@ class Block:
             left -= length
         return found
 
+    def checks(self) -> None:
+        """Finds that the block has changed since it was packed."""
+        self.packer.check(self.address, self.size, self.parts)
+        torch.cuda.synchronize()
+        self.caught += 1
+        assert self.packer.caught() == self.caught
+
     def assert_comes_back(self) -> None:
         torch.cuda.synchronize()
+        self.packer.check(self.address, self.size, self.parts)
+        torch.cuda.synchronize()
+        assert self.packer.caught() == self.caught, "the hash of what was packed is another one"
         assert bytes(self.device[: self.size].tolist()) == self.values
         assert self.device[self.size :].eq(7).all(), "written behind the block"
         assert all(not part[-64:].any() for part in self.host), "written behind a part"
@@ -198,6 +211,7 @@ def test_packing_pieces_again(packer: Packer) -> None:
     pieces = packer.pack_staged(1, block.address, size, block.parts, share=0.01)
     block.device[:size].copy_(torch.frombuffer(bytearray(other), dtype=torch.uint8))
     flag = torch.ones(1, dtype=torch.int32, device="cuda")
+    block.checks()
     packer.repack(1, block.address, size, block.parts, raw_address(flag))
     block.device[:size] = 1
     packer.unpack_staged(1, block.address, size, block.parts, pieces=pieces)
@@ -228,6 +242,49 @@ def test_a_buffer_without_room_for_pieces(packer: Packer) -> None:
     packer.pack_staged(1, block.address, block.size, [(part, needed)])
     with pytest.raises(PackError, match="the buffer cannot hold the packed block"):
         packer.pack_staged(1, block.address, block.size, [(part, needed - 1)])
+
+
+@simulated  # a real device cannot be used again
+@pytest.mark.parametrize("way", ["kernels", "a piece", "pieces", "unknown pieces"])
+def test_other_bits_stop_the_device(packer: Packer, device, way: str) -> None:
+    block = Block(packer, random.Random(1).randbytes(3 * KIB if way == "a piece" else 300 * KIB))
+    assert packer.available(1)
+    pieces = packer.pack_staged(1, block.address, block.size, block.parts, share=1.0)
+    torch.cuda.synchronize()
+    (head,) = block.host[0][128:132].view(torch.int32).tolist()
+    block.host[0][head * 16 + 999] ^= 4
+    with suppress(PackError):  # the device may have stopped before all is issued
+        if way == "kernels":
+            packer.unpack(1, block.address, block.size, block.parts)
+        else:
+            known = {"pieces": pieces} if way == "unknown pieces" else {}
+            packer.unpack_staged(1, block.address, block.size, block.parts, **known)
+    with pytest.raises(RuntimeError, match="a kernel was launched"):  # what this error says here
+        torch.cuda.synchronize()
+    assert packer.corrupted()
+    device.clear_faults()
+
+
+@simulated
+@pytest.mark.parametrize("known", [True, False])
+def test_after_a_piece_that_did_not_come_back(packer: Packer, device, known: bool) -> None:
+    """Pieces are hashed one after the other, and the next attempt begins with the first."""
+    block = Block(packer, values_of(300 * KIB))
+    assert packer.available(1)
+    pieces = packer.pack_staged(1, block.address, block.size, block.parts)
+    torch.cuda.synchronize()
+    where = {} if known else {"pieces": pieces}
+    for nth in (3, 5):
+        device.reset_counts()
+        device.fault("cudaMemcpyAsync", nth)
+        with pytest.raises(PackError):
+            packer.unpack_staged(1, block.address, block.size, block.parts, **where)
+        device.clear_faults()
+        torch.cuda.synchronize()
+        block.device[: block.size] = 1
+        packer.unpack_staged(1, block.address, block.size, block.parts, **where)
+        block.assert_comes_back()
+    assert not packer.corrupted()
 
 
 @simulated
@@ -264,6 +321,8 @@ def test_packing_again(packer: Packer) -> None:
     for differs, values in ((0, bytes(size)), (1, values_of(size))):
         block.device[:size].copy_(torch.frombuffer(bytearray(values_of(size)), dtype=torch.uint8))
         flag = torch.full((1,), differs, dtype=torch.int32, device="cuda")
+        if differs:
+            block.checks()
         packer.repack(1, block.address, size, block.parts, raw_address(flag))
         torch.cuda.synchronize()
         assert (packer.end(block.parts) > end) == (differs != 0)

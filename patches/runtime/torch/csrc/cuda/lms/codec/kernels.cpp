@@ -132,12 +132,25 @@ LMS_INLINE void writes(const Place& place, u32 size) {
   }
 }
 
-LMS_INLINE u64 line_of(u64 group) {
-  return kLine + group * kLine; // the first line is the summary
+// A block has at most 2^24 chunks, so their numbers, and those of groups, are short.
+LMS_INLINE u32 whole_chunks(u64 bytes) {
+  return u32(bytes / kChunk);
 }
 
-LMS_INLINE u64 slots_of(u64 chunks) {
-  const u64 lines = 1 + (chunks + kGroup - 1) / kGroup;
+LMS_INLINE u32 chunks_of(u64 bytes) {
+  return u32((bytes + kChunk - 1) / kChunk);
+}
+
+LMS_INLINE u32 groups_of(u32 chunks) {
+  return (chunks + kGroup - 1) / kGroup;
+}
+
+LMS_INLINE u64 line_of(u32 group) {
+  return kLine + u64(group) * kLine; // the first line is the summary
+}
+
+LMS_INLINE u64 slots_of(u32 chunks) {
+  const u64 lines = 1 + groups_of(chunks);
   return (lines * kLine + kChunk - 1) / kChunk * kChunk;
 }
 
@@ -179,11 +192,31 @@ LMS_INLINE void store(ulonglong2* to, Lanes<Vectors>& vectors, u32 count) {
   });
 }
 
-LMS_INLINE void copy(ulonglong2* to, const ulonglong2* at, u32 count) {
+static_assert(kHashed == kChunk && kStrandVectors == kVectors, "a lane has a strand");
+
+// Hashes the vectors of a whole chunk.
+LMS_INLINE void hash_chunk(Lanes<u64>& sums, Lanes<Vectors>& vectors, u32 chunk) {
   each_lane([&](u32 lane) {
-    for (u32 v = lane; v < count; v += 32) {
-      to[v] = at[v];
+    Strand strand;
+    LMS_UNROLL
+    for (u32 v = 0; v < kVectors; ++v) {
+      strand.add(vectors[lane].own[v]);
     }
+    sums[lane] += strand.result(chunk, lane);
+  });
+}
+
+// The same, while the chunk is copied.
+LMS_INLINE void copy_chunk(char* to, const ulonglong2* at, Lanes<u64>& sums, u32 chunk) {
+  each_lane([&](u32 lane) {
+    Strand strand;
+    LMS_UNROLL
+    for (u32 v = 0; v < kVectors; ++v) {
+      const ulonglong2 vector = at[v * 32 + lane];
+      reinterpret_cast<ulonglong2*>(to)[v * 32 + lane] = vector;
+      strand.add(vector);
+    }
+    sums[lane] += strand.result(chunk, lane);
   });
 }
 
@@ -200,8 +233,10 @@ LMS_INLINE void copy(const Place& to, const ulonglong2* at, u32 count) {
 }
 
 // The last bytes, which are not a whole chunk. A place has room for whole vectors.
-LMS_INLINE void copy_rest_out(const Place& to, const char* at, u32 size) {
+LMS_INLINE void
+copy_rest_out(const Place& to, const char* at, u32 size, Lanes<u64>& sums, u32 chunk) {
   each_lane([&](u32 lane) {
+    Strand strand;
     for (u32 v = lane; v < (size + 15) / 16; v += 32) {
       ulonglong2 words;
       words.x = words.y = 0;
@@ -210,15 +245,24 @@ LMS_INLINE void copy_rest_out(const Place& to, const char* at, u32 size) {
         (i < 8 ? words.x : words.y) |= byte << (i % 8 * 8);
       }
       *reinterpret_cast<ulonglong2*>(to.at(v)) = words;
+      strand.add(words);
     }
+    sums[lane] += strand.result(chunk, lane);
   });
 }
 
-LMS_INLINE void copy_rest_in(char* to, const Place& at, u32 size) {
+LMS_INLINE void
+copy_rest_in(char* to, const Place& at, u32 size, Lanes<u64>& sums, u32 chunk) {
   each_lane([&](u32 lane) {
-    for (u32 byte = lane; byte < size; byte += 32) {
-      to[byte] = at.at(byte / 16)[byte % 16];
+    Strand strand;
+    for (u32 v = lane; v < (size + 15) / 16; v += 32) {
+      const ulonglong2 words = *vectors_at(at.at(v));
+      for (u32 i = 0; i < 16 && v * 16 + i < size; ++i) {
+        to[v * 16 + i] = char((i < 8 ? words.x : words.y) >> (i % 8 * 8));
+      }
+      strand.add(words);
     }
+    sums[lane] += strand.result(chunk, lane);
   });
 }
 
@@ -230,8 +274,8 @@ struct Direct {
   Tally* tally; // null: every chunk has a place of its full size
   Pace pace;
 
-  LMS_DEVICE u32 take(u64 chunk, u32 used) {
-    return tally == nullptr ? u32(chunk * (kChunk / kLine))
+  LMS_DEVICE u32 take(u32 chunk, u32 used) {
+    return tally == nullptr ? chunk * (kChunk / kLine)
                             : u32(atomicAdd(&tally->lines, u64((used + kLine - 1) / kLine)));
   }
   LMS_DEVICE u64 offset(u32 taken, u32 used) {
@@ -241,7 +285,7 @@ struct Direct {
   LMS_DEVICE Place place(u64 offset) const {
     return place_at(host, offset);
   }
-  LMS_DEVICE u64* heads(u64 group) const {
+  LMS_DEVICE u64* heads(u32 group) const {
     return reinterpret_cast<u64*>(address(host, line_of(group)));
   }
 };
@@ -256,7 +300,7 @@ struct Staged {
   u64* vectors;
   u64* lines;
 
-  LMS_DEVICE u32 take(u64, u32 used) const {
+  LMS_DEVICE u32 take(u32, u32 used) const {
     return u32(atomicAdd(vectors, u64(used / 16)));
   }
   LMS_DEVICE u64 offset(u32 vector, u32 used) const {
@@ -272,46 +316,50 @@ struct Staged {
     }
     return place_at(host, offset);
   }
-  LMS_DEVICE u64* heads(u64 group) const {
-    return reinterpret_cast<u64*>(all_heads.data + group * kLine);
+  LMS_DEVICE u64* heads(u32 group) const {
+    return reinterpret_cast<u64*>(all_heads.data + u64(group) * kLine);
   }
 };
 
 struct Packed {
   u64 bytes;
-  u64 raw; // chunks
+  u32 raw; // chunks
+  u64 hash; // this warp's share
 };
 
 // Packs the groups from the first one on, one after every `warps`.
 template <typename To>
-LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps, To& to) {
+LMS_INLINE Packed pack_groups(const Bytes& source, u32 first, u32 end, u32 warps, To& to) {
   Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
-  const u64 whole = source.size / kChunk;
-  const u64 chunks = (source.size + kChunk - 1) / kChunk;
+  const u32 whole = whole_chunks(source.size);
+  const u32 chunks = chunks_of(source.size);
 
-  Packed all{0, 0};
+  Packed all{0, 0, 0};
+  Lanes<u64> hashes;
+  each_lane([&](u32 lane) { hashes[lane] = 0; });
   Lanes<u32> taken;
   Lanes<u64> offset_of;
   Lanes<Vectors> ahead;
   if (first < end && first * kGroup < whole) {
-    load(ahead, vectors_at(source.data + first * kGroup * kChunk), kChunk / 16);
+    load(ahead, vectors_at(source.data + u64(first) * (kGroup * kChunk)), kChunk / 16);
   }
-  for (u64 group = first; group < end; group += warps) {
-    const u64 left = chunks - group * kGroup;
-    const u32 here = left < kGroup ? u32(left) : kGroup;
+  for (u32 group = first; group < end; group += warps) {
+    const u32 left = chunks - group * kGroup;
+    const u32 here = left < kGroup ? left : kGroup;
     Lanes<u64> heads;
     for (u32 i = 0; i < here; ++i) {
-      const u64 chunk = group * kGroup + i;
-      const u32 rest = chunk < whole ? kChunk : u32(source.size - chunk * kChunk);
+      const u32 chunk = group * kGroup + i;
+      const u32 rest = chunk < whole ? kChunk : u32(source.size - u64(chunk) * kChunk);
       Head head{0, 0, kRaw, 0, 0};
       Field base = 0;
       u32 used = (rest + 15) / 16 * 16; // bytes of the place
       if (chunk < whole) {
         store(data, ahead, kChunk / 16);
-        const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
+        hash_chunk(hashes, ahead, chunk);
+        const u32 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
         if (next < whole && (i + 1 < here || group + warps < end)) {
-          load(ahead, vectors_at(source.data + next * kChunk), kChunk / 16);
+          load(ahead, vectors_at(source.data + u64(next) * kChunk), kChunk / 16);
         }
         head = plan_chunk(scratch, &base);
         used = (body_of(head).size + 15) / 16 * 16;
@@ -334,7 +382,7 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
       if (chunk < whole) {
         copy(place, head.width == kRaw ? data : scratch.packed, used / 16);
       } else {
-        copy_rest_out(place, source.data + chunk * kChunk, rest);
+        copy_rest_out(place, source.data + u64(chunk) * kChunk, rest, hashes, chunk);
       }
       writes(place, used);
       all.bytes += used;
@@ -356,14 +404,15 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u64 first, u64 end, u64 warps
     });
     all.bytes += here * sizeof(u64);
   }
+  all.hash = sum(hashes);
   return all;
 }
 
 // The last warp writes the summary, and resets the tally for the next block. The host takes the
 // summary to be complete when it sees the first word. `begin` is where the tally's lines begin.
-LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps, u64 begin) {
+LMS_INLINE void summarize(const Parts& host, Tally* tally, const Packed& all, u64 warps, u64 begin) {
   atomicAdd(&tally->packed, all.bytes);
-  atomicAdd(&tally->raw, all.raw);
+  atomicAdd(&tally->raw, u64(all.raw));
   __threadfence();
   if (atomicAdd(&tally->done, u64(1)) != warps - 1) {
     return;
@@ -378,45 +427,62 @@ LMS_INLINE void summarize(const Parts& host, Tally* tally, Packed all, u64 warps
   summary[0] = atomicExch(&tally->packed, u64(0));
 }
 
+LMS_INLINE void expect(Slot* slot, const Packed& all, u32 warps, const Bytes& source) {
+  u64 hash;
+  if (slot != nullptr && added(slot, all.hash, warps, source.size, &hash)) {
+    expect(slot, hash);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_pack(Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace) {
+lms_pack(
+    Bytes source, Parts host, Tally* tally, const u32* only_if, u64 pace, Slot* slot) {
   if (only_if != nullptr && *only_if == 0) {
     return;
   }
-  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * LMS_WARPS;
-  const u64 chunks = (source.size + kChunk - 1) / kChunk;
+  const u32 warp = blockIdx.x * LMS_WARPS + threadIdx.x / 32;
+  const u32 warps = gridDim.x * LMS_WARPS;
+  const u32 chunks = chunks_of(source.size);
   const u64 slots = slots_of(chunks);
-  const u64 groups = (chunks + kGroup - 1) / kGroup;
+  const u32 groups = groups_of(chunks);
   Direct to{host, slots, tally, {pace, warp, warps < groups ? warps : groups}};
   const Packed all = pack_groups(source, warp, groups, warps, to);
   if (threadIdx.x % 32 != 0) {
     return;
   }
+  expect(slot, all, warps, source);
   if (tally != nullptr) {
     summarize(host, tally, all, warps, slots);
   } else if (warp == 0) {
     u64* const summary = reinterpret_cast<u64*>(host.part[0].data);
     LMS_WRITES(summary + 2, sizeof(u64));
-    summary[2] = slots + chunks * kChunk;
+    summary[2] = slots + u64(chunks) * kChunk;
   }
 }
 
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
 lms_pack_piece(
-    Bytes source, Parts host, Target heads, Target chunks, Piece piece, Tally* tally, u64* vectors) {
-  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * LMS_WARPS;
+    Bytes source,
+    Parts host,
+    Target heads,
+    Target chunks,
+    Piece piece,
+    Tally* tally,
+    u64* vectors,
+    Slot* slot) {
+  const u32 warp = blockIdx.x * LMS_WARPS + threadIdx.x / 32;
+  const u32 warps = gridDim.x * LMS_WARPS;
   Staged to{host, heads, chunks, piece, vectors, &tally->lines};
-  const Packed all = pack_groups(source, piece.first + warp, piece.end, warps, to);
+  const Packed all = pack_groups(source, u32(piece.first) + warp, u32(piece.end), warps, to);
   if (threadIdx.x % 32 == 0) {
+    expect(slot, all, warps * u32(piece.pieces), source);
     summarize(host, tally, all, warps * piece.pieces, piece.beyond);
   }
 }
 
-LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u64 group, u64 chunks) {
+LMS_INLINE void load_heads(Lanes<u64>& heads, const Parts& host, u32 group, u32 chunks) {
   const u64* const line = reinterpret_cast<const u64*>(address(host, line_of(group)));
-  const u64 left = chunks - group * kGroup;
+  const u32 left = chunks - group * kGroup;
   LMS_READS(line, (left < kGroup ? left : kGroup) * sizeof(u64));
   each_lane([&](u32 lane) { heads[lane] = lane < kGroup && lane < left ? __ldcs(line + lane) : 0; });
 }
@@ -436,77 +502,95 @@ LMS_INLINE void load_stored(Lanes<Vectors>& vectors, const Parts& host, const He
   load(vectors, place, used);
 }
 
+// The warp's share of the hash of what has come back.
+LMS_INLINE void
+confirm(Slot* slot, u64 share, u32 shares, const Target& target, u32* corrupted) {
+  u64 hash;
+  if (slot != nullptr && added(slot, share, shares, target.size, &hash)) {
+    slot->pieces = 0;
+    confirm(slot, hash, corrupted);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_unpack(Target target, Parts host, u64 beyond) {
+lms_unpack(Target target, Parts host, u64 beyond, Slot* slot, u32* corrupted) {
   if (beyond != 0 && end_of(host) <= beyond) {
+    if (slot != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
+      confirm(slot, hash_of(atomicExch(&slot->pieces, u64(0)), target.size), corrupted);
+    }
     return;
   }
   Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
-  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * LMS_WARPS;
-  const u64 whole = target.size / kChunk;
-  const u64 chunks = (target.size + kChunk - 1) / kChunk;
-  if (warp * kGroup >= chunks) {
-    return;
-  }
+  const u32 warp = blockIdx.x * LMS_WARPS + threadIdx.x / 32;
+  const u32 warps = gridDim.x * LMS_WARPS;
+  const u32 whole = whole_chunks(target.size);
+  const u32 chunks = chunks_of(target.size);
 
+  Lanes<u64> hashes;
   Lanes<u64> heads;
   Lanes<u64> next_heads;
   Lanes<Vectors> ahead;
-  load_heads(heads, host, warp, chunks);
+  each_lane([&](u32 lane) { hashes[lane] = 0; });
+  if (warp * kGroup < chunks) {
+    load_heads(heads, host, warp, chunks);
+  }
   if (warp * kGroup < whole) {
     load_stored(ahead, host, Head::of(from(heads, 0)));
   }
-  for (u64 group = warp; group * kGroup < chunks; group += warps) {
-    const u64 left = chunks - group * kGroup;
-    const u32 here = left < kGroup ? u32(left) : kGroup;
+  for (u32 group = warp; group * kGroup < chunks; group += warps) {
+    const u32 left = chunks - group * kGroup;
+    const u32 here = left < kGroup ? left : kGroup;
     if ((group + warps) * kGroup < chunks) {
       load_heads(next_heads, host, group + warps, chunks);
     }
     for (u32 i = 0; i < here; ++i) {
-      const u64 chunk = group * kGroup + i;
+      const u32 chunk = group * kGroup + i;
       const Head head = Head::of(from(heads, i));
-      char* const to = target.data + chunk * kChunk;
+      char* const to = target.data + u64(chunk) * kChunk;
       if (chunk >= whole) {
-        const u32 rest = u32(target.size - chunk * kChunk);
+        const u32 rest = u32(target.size - u64(chunk) * kChunk);
         const Place place = place_at(host, u64(head.where) * 16);
-        reads(place, rest);
-        copy_rest_in(to, place, rest);
+        reads(place, (rest + 15) / 16 * 16);
+        copy_rest_in(to, place, rest, hashes, chunk);
         break;
       }
       const u32 used = (body_of(head).size + 15) / 16;
       store(head.width == kRaw ? data : scratch.packed, ahead, used);
-      const u64 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
+      const u32 next = i + 1 < here ? chunk + 1 : (group + warps) * kGroup;
       if (next < whole) {
         load_stored(ahead, host, Head::of(i + 1 < here ? from(heads, i + 1) : from(next_heads, 0)));
       }
       if (head.width != kRaw) {
         unpack_chunk(scratch, head);
       }
-      copy(reinterpret_cast<ulonglong2*>(to), data, kChunk / 16);
+      copy_chunk(to, data, hashes, chunk);
     }
     heads = next_heads;
+  }
+  const u64 share = sum(hashes);
+  if (threadIdx.x % 32 == 0) {
+    confirm(slot, share, warps, target, corrupted);
   }
 }
 
 // Bytes of a chunk in the buffer. The last bytes of a block are stored as they are.
-LMS_INLINE u32 size_of(const Head& head, u64 chunk, u64 bytes) {
-  return (chunk + 1) * kChunk <= bytes ? body_of(head).size : u32(bytes - chunk * kChunk);
+LMS_INLINE u32 size_of(const Head& head, u32 chunk, u64 bytes) {
+  return u64(chunk + 1) * kChunk <= bytes ? body_of(head).size : u32(bytes - u64(chunk) * kChunk);
 }
 
 // Chunks are packed in their order, except that warps are not equally fast. So those of a window are
 // near each other, and to look for them among all chunks would take longer than to unpack them.
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_find(u64 chunks, Bytes all_heads, Windows windows, Target ranges) {
-  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * LMS_WARPS;
+lms_find(u32 chunks, Bytes all_heads, Windows windows, Target ranges) {
+  const u32 warp = blockIdx.x * LMS_WARPS + threadIdx.x / 32;
+  const u32 warps = gridDim.x * LMS_WARPS;
   const u64* const words = reinterpret_cast<const u64*>(all_heads.data);
-  for (u64 first = warp * 32; first < chunks; first += warps * 32) {
+  for (u32 first = warp * 32; first < chunks; first += warps * 32) {
     Lanes<u32> window;
     Lanes<u32> is_chunk;
     each_lane([&](u32 lane) {
-      const u64 chunk = first + lane;
+      const u32 chunk = first + lane;
       is_chunk[lane] = chunk < chunks ? 1u << lane : 0;
       const u32 vector = chunk < chunks ? Head::of(words[chunk]).where - u32(windows.begin / 16) : 0;
       const u32 index = vector / u32(windows.size / 16);
@@ -520,8 +604,8 @@ lms_find(u64 chunks, Bytes all_heads, Windows windows, Target ranges) {
       each_lane([&](u32 lane) {
         if (lane == 0) {
           Range* const range = reinterpret_cast<Range*>(ranges.data) + index;
-          atomicMax(&range->before, ~u32(first + lowest(found)));
-          atomicMax(&range->end, u32(first + length(found)));
+          atomicMax(&range->before, ~(first + lowest(found)));
+          atomicMax(&range->end, first + length(found));
         }
       });
       left &= ~found;
@@ -531,21 +615,30 @@ lms_find(u64 chunks, Bytes all_heads, Windows windows, Target ranges) {
 
 // From device memory, so nothing has to be read ahead.
 extern "C" __global__ void __launch_bounds__(LMS_THREADS, 1)
-lms_unpack_window(Target target, Bytes all_heads, Window window, const Range* range) {
+lms_unpack_window(
+    Target target,
+    Bytes all_heads,
+    Window window,
+    const Range* range,
+    u32 windows,
+    Slot* slot,
+    u32* corrupted) {
   Scratch& scratch = own_scratch();
   ulonglong2* const data = reinterpret_cast<ulonglong2*>(scratch.data);
-  const u64 warp = u64(blockIdx.x) * LMS_WARPS + threadIdx.x / 32;
-  const u64 warps = u64(gridDim.x) * LMS_WARPS;
-  const u64 whole = target.size / kChunk;
-  const u64 first = range != nullptr ? ~range->before : 0;
-  const u64 end = range != nullptr ? range->end : (target.size + kChunk - 1) / kChunk;
+  const u32 warp = blockIdx.x * LMS_WARPS + threadIdx.x / 32;
+  const u32 warps = gridDim.x * LMS_WARPS;
+  const u32 whole = whole_chunks(target.size);
+  const u32 first = range != nullptr ? ~range->before : 0;
+  const u32 end = range != nullptr ? range->end : chunks_of(target.size);
   const u64* const words = reinterpret_cast<const u64*>(all_heads.data);
+  Lanes<u64> hashes;
+  each_lane([&](u32 lane) { hashes[lane] = 0; });
   // Each lane looks at the head of another one of the warp's next chunks.
-  for (u64 next = first + warp; next < end; next += 32 * warps) {
+  for (u32 next = first + warp; next < end; next += 32 * warps) {
     Lanes<u64> heads;
     Lanes<u32> inside;
     each_lane([&](u32 lane) {
-      const u64 chunk = next + lane * warps;
+      const u32 chunk = next + lane * warps;
       heads[lane] = chunk < end ? words[chunk] : 0;
       const Head head = Head::of(heads[lane]);
       const u64 offset = u64(head.where) * 16;
@@ -555,13 +648,13 @@ lms_unpack_window(Target target, Bytes all_heads, Window window, const Range* ra
     });
     for (u32 found = sum(inside); found != 0; found &= found - 1) {
       const u32 i = lowest(found);
-      const u64 chunk = next + i * warps;
+      const u32 chunk = next + i * warps;
       const Head head = Head::of(from(heads, i));
       const u32 size = size_of(head, chunk, target.size);
-      char* const to = target.data + chunk * kChunk;
+      char* const to = target.data + u64(chunk) * kChunk;
       char* const at = const_cast<char*>(window.data) + (u64(head.where) * 16 - window.begin);
       if (chunk >= whole) {
-        copy_rest_in(to, {at, at, kChunk / 16}, size);
+        copy_rest_in(to, {at, at, kChunk / 16}, size, hashes, chunk);
         continue;
       }
       const u32 used = (size + 15) / 16;
@@ -571,8 +664,17 @@ lms_unpack_window(Target target, Bytes all_heads, Window window, const Range* ra
       if (head.width != kRaw) {
         unpack_chunk(scratch, head);
       }
-      copy(reinterpret_cast<ulonglong2*>(to), data, kChunk / 16);
+      copy_chunk(to, data, hashes, chunk);
     }
+  }
+  const u64 share = sum(hashes);
+  if (threadIdx.x % 32 != 0) {
+    return;
+  }
+  if (windows != 0) {
+    confirm(slot, share, warps * windows, target, corrupted);
+  } else if (slot != nullptr) {
+    atomicAdd(&slot->pieces, share);
   }
 }
 )cuda";
@@ -583,8 +685,8 @@ std::string source(Kind kind) {
   // The most threads of a thread block, for __launch_bounds__(). On the CPU, a block has one warp.
   return "#ifdef __CUDACC__\n#define LMS_THREADS " + std::to_string(kMostThreads) +
          "\n#endif\n#define LMS_KIND " + std::to_string(static_cast<int>(kind)) + "\n" +
-         text::kWarp + text::kPace + text::kFormat + text::kFloats + text::kFields + text::kChunk +
-         kText;
+         text::kWarp + text::kHash + text::kPace + text::kFormat + text::kFloats + text::kFields +
+         text::kChunk + kText;
 }
 
 } // namespace torch::cuda::lms::codec

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/codec/hash.h>
 #include <torch/csrc/cuda/lms/codec/kind.h>
 #include <torch/csrc/cuda/lms/codec/layout.h>
 
@@ -82,23 +83,33 @@ struct Tally {
   uint64_t done;
 };
 
+// Kernels that pack set the expected hash of a slot to that of what they packed. Those that unpack
+// compare it with the hash of what they unpacked; if it is another one, they set *corrupted to 1,
+// and stop the device with an error. A null slot has no hash.
+
 // Does nothing if the fourth parameter is not null and points to 0 on the device. Without a tally,
-// every chunk has a place of its full size, and of the summary only the end is written. The last
+// every chunk has a place of its full size, and of the summary only the end is written. The fifth
 // parameter is how long it takes at least to write 1 MiB, in nanoseconds; it is 0 without a tally.
-constexpr const char* kPack = "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*, uint64_t)
+constexpr const char* kPack =
+    "lms_pack"; // (Bytes, Parts, Tally*, const uint32_t*, uint64_t, Slot*)
 // Packs a piece: heads to the first target, which is for all heads of the block, and chunks to the
-// second one, as far as it has room. The last parameter counts the vectors of 16 bytes there, and
-// is 0 at first. Has to be launched for all pieces of a block.
+// second one, as far as it has room. The seventh parameter counts the vectors of 16 bytes there,
+// and is 0 at first. Has to be launched for all pieces of a block.
 constexpr const char* kPackPiece =
-    "lms_pack_piece"; // (Bytes, Parts, Target, Target, Piece, Tally*, uint64_t*)
-// Does nothing if the last parameter is not 0, and no chunk is behind so many bytes of the buffer.
-constexpr const char* kUnpack = "lms_unpack"; // (Target, Parts, uint64_t)
+    "lms_pack_piece"; // (Bytes, Parts, Target, Target, Piece, Tally*, uint64_t*, Slot*)
+// Does nothing if the third parameter is not 0, and no chunk is behind so many bytes of the buffer,
+// except that it compares the hash of what was unpacked before, in windows.
+constexpr const char* kUnpack =
+    "lms_unpack"; // (Target, Parts, uint64_t, Slot*, uint32_t* corrupted)
 // Finds the chunks that begin in each window. The first parameter is the number of chunks, the
 // second one has all heads, and the last one gets a Range for each window, initially 0.
-constexpr const char* kFind = "lms_find"; // (uint64_t, Bytes, Windows, Target)
+constexpr const char* kFind = "lms_find"; // (uint32_t, Bytes, Windows, Target)
 // Unpacks the chunks that begin in a window and are there as a whole. The heads of all chunks are
-// in device memory, too. The last parameter is null if all of them have to be looked at.
-constexpr const char* kUnpackWindow = "lms_unpack_window"; // (Target, Bytes, Window, const Range*)
+// in device memory, too. The range is null if all of them have to be looked at. Has to be launched,
+// with as many warps each time, for as many windows as the fifth parameter says, the last of which
+// compares the hash. If that is 0, lms_unpack has to follow.
+constexpr const char* kUnpackWindow =
+    "lms_unpack_window"; // (Target, Bytes, Window, const Range*, uint32_t, Slot*, uint32_t*)
 
 // Thread blocks, and the threads of each, which are whole warps.
 struct Grid {

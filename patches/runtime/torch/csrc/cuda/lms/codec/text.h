@@ -5,6 +5,7 @@
 namespace torch::cuda::lms::codec::text {
 
 extern const char* const kWarp;
+extern const char* const kHash;
 extern const char* const kPace;
 extern const char* const kFormat;
 extern const char* const kFloats;

@@ -83,6 +83,14 @@ LMS_INLINE u64 least(Lanes<u64>& values) {
   return value;
 }
 
+LMS_INLINE u64 sum(Lanes<u64>& values) {
+  u64 value = values.own;
+  for (u32 other = 16; other > 0; other /= 2) {
+    value += __shfl_xor_sync(~0u, value, other);
+  }
+  return value;
+}
+
 // The sum over the lanes before each lane.
 LMS_INLINE Lanes<u32> sum_before(Lanes<u32>& values) {
   u32 value = values.own;
@@ -168,8 +176,9 @@ LMS_INLINE T from(Lanes<T>& values, u32 lane) {
   return values[lane % 32];
 }
 
-LMS_INLINE u32 sum(Lanes<u32>& values) {
-  u32 total = 0;
+template <typename T>
+LMS_INLINE T sum(Lanes<T>& values) {
+  T total = 0;
   for (u32 lane = 0; lane < 32; ++lane) {
     total += values[lane];
   }

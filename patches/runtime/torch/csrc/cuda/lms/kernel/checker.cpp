@@ -87,10 +87,10 @@ void Checker::load() {
   multiprocessors_ = static_cast<unsigned>(std::max(multiprocessors, 1));
   changed_ = zeroed_counts(1);
   corrupted_ = zeroed_counts(1);
-  auto module = std::make_unique<Module>(checksum::kSource);
+  const std::string text = checksum::source();
+  auto module = std::make_unique<Module>(KernelSource{"checksum", text.c_str()});
   hash_ = module->kernel(checksum::kHash);
   check_ = module->kernel(checksum::kCheck);
-  arrived_ = module->kernel(checksum::kArrived);
   restore_ = module->kernel(checksum::kRestore);
   module_ = std::move(module);
 }
@@ -157,22 +157,12 @@ void Checker::check(Slot slot, const void* data, size_t bytes, cudaStream_t stre
       checksum::Report{tables_[slot / kTable].caught.get() + slot % kTable, changed_.get()});
 }
 
-const uint32_t* Checker::differs(Slot slot) const {
-  return &address(slot)->differs;
+codec::Hash Checker::of(Slot slot) const {
+  return {address(slot), corrupted_.get()};
 }
 
-void Checker::arrived(Slot slot, const void* data, size_t bytes, cudaStream_t stream) {
-  require();
-  if (bytes == 0) {
-    return;
-  }
-  module_->launch(
-      arrived_,
-      {blocks(bytes, Pace::InLine), checksum::kThreads},
-      stream,
-      checksum::Bytes{static_cast<const char*>(data), bytes},
-      address(slot),
-      corrupted_.get());
+const uint32_t* Checker::differs(Slot slot) const {
+  return &address(slot)->differs;
 }
 
 void Checker::restore(

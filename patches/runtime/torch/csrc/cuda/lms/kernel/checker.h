@@ -73,9 +73,9 @@ class Checker {
   // found a difference.
   const uint32_t* differs(Slot slot) const;
 
-  // The bytes are about to be used, and have no other copy: if their hash is not the expected one,
-  // the device stops with an error, and corrupted() returns true.
-  void arrived(Slot slot, const void* data, size_t bytes, cudaStream_t stream);
+  // For kernels that hash what they pack, and compare what comes back: with another hash than
+  // expected, the device stops with an error, and corrupted() returns true.
+  codec::Hash of(Slot slot) const;
   bool corrupted() const {
     return tried_ && corrupted_ && __atomic_load_n(corrupted_.get(), __ATOMIC_ACQUIRE) != 0;
   }
@@ -113,7 +113,6 @@ class Checker {
   std::unique_ptr<Module> module_;
   Module::Kernel hash_ = nullptr;
   Module::Kernel check_ = nullptr;
-  Module::Kernel arrived_ = nullptr;
   Module::Kernel restore_ = nullptr;
   unsigned multiprocessors_ = 0;
   Counts changed_;

@@ -1,5 +1,7 @@
 #include <torch/csrc/cuda/lms/kernel/checksum.h>
 
+#include <torch/csrc/cuda/lms/codec/text.h>
+
 namespace torch::cuda::lms::checksum {
 
 namespace {
@@ -7,41 +9,27 @@ namespace {
 // The simulated device compiles this code for the CPU, too, with blocks of one thread. It finds the
 // memory that a kernel uses from the pointers among the parameters and in Bytes. Writes to other
 // memory have to be declared with LMS_WRITES.
-//
-// The hash: a thread loads 16 bytes at a time, and their words are added to four lanes in turn. The
-// step that adds a word is a bijection both of the lane and of the word, so a single changed word
-// always changes the lane. The shift moves the highest bits, which the multiplication does not mix,
-// to the low ones; without it, two flipped signs would cancel out. At the end of a tile, the
-// thread's result is mixed with its position and added to the sum. So the hash depends neither on
-// the order in which blocks run nor on their number, and hash and check can use different numbers
-// of blocks.
-constexpr char kText[] = R"cuda(
+constexpr char kBefore[] = R"cuda(
 #ifndef LMS_THREADS
 #define LMS_THREADS 256
 #define LMS_WRITES(pointer, size)
 #endif
+#define LMS_DEVICE __device__ inline
+#define LMS_INLINE __device__ inline
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
+)cuda";
 
+constexpr char kText[] = R"cuda(
 constexpr u32 kThreads = LMS_THREADS;
 constexpr u32 kWarps = (kThreads + 31) / 32;
-constexpr u32 kVectors = 32; // of each thread, per tile
-constexpr u32 kAhead = 8; // vectors that are loaded before the first one is used
-constexpr u64 kTile = u64(kThreads) * kVectors;
+constexpr u32 kAhead = 2; // strands that are loaded before the first one is used
 
 struct Bytes {
   const char* data;
   u64 size;
 };
-
-struct Slot {
-  u64 expected;
-  u64 sum;
-  u32 done;
-  u32 differs;
-};
-static_assert(sizeof(Slot) == 24, "as in checksum.h");
 
 struct Report {
   u32* caught;
@@ -64,33 +52,14 @@ __device__ inline bool aligned(const void* pointer) {
   return (reinterpret_cast<u64>(pointer) & 15) == 0;
 }
 
-__device__ inline u64 step(u64 lane, u64 word) {
-  lane = (lane ^ word) * 0xd6e8feb86659fd93ull;
-  return lane ^ (lane >> 29);
+// Strands have consecutive numbers.
+__device__ inline u64 vector_of(u64 strand, u32 v) {
+  return strand / kStrands * (kStrands * kStrandVectors) + v * kStrands + strand % kStrands;
 }
 
-// Every bit of the result depends on every bit of the value.
-__device__ inline u64 mix(u64 value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
+__device__ inline u64 result(const Strand& strand, u64 number) {
+  return strand.result(number / kStrands, u32(number % kStrands));
 }
-
-struct Lanes {
-  u64 a = 1, b = 2, c = 3, d = 4;
-
-  __device__ inline void even(ulonglong2 vector) {
-    a = step(a, vector.x);
-    b = step(b, vector.y);
-  }
-  __device__ inline void odd(ulonglong2 vector) {
-    c = step(c, vector.x);
-    d = step(d, vector.y);
-  }
-  __device__ inline u64 result(u64 position) const {
-    return mix(step(step(step(a, b), c), d) ^ ((position + 1) * 0x9e3779b97f4a7c15ull));
-  }
-};
 
 // Loads bytes that are not aligned, or the last bytes, followed by zeros.
 __device__ inline ulonglong2 gather(const Bytes& bytes, u64 vector) {
@@ -105,45 +74,41 @@ __device__ inline ulonglong2 gather(const Bytes& bytes, u64 vector) {
   return words;
 }
 
-// The sum over the tiles of the calling thread.
+// The sum over the strands of the calling thread.
 __device__ inline u64 hash_share(const Bytes& bytes) {
   const u64 vectors = (bytes.size + 15) / 16;
-  const u64 whole = aligned(bytes.data) ? bytes.size / 16 : 0;
+  const u64 strands = (bytes.size + kHashed - 1) / kHashed * kStrands;
+  const u64 whole = aligned(bytes.data) ? bytes.size / kHashed * kStrands : 0; // strands
+  const u64 threads = u64(gridDim.x) * kThreads;
+  const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(bytes.data);
+  u64 at = u64(blockIdx.x) * kThreads + threadIdx.x;
   u64 sum = 0;
-  for (u64 tile = blockIdx.x; tile * kTile < vectors; tile += gridDim.x) {
-    Lanes lanes;
-    const u64 first = tile * kTile + threadIdx.x;
-    if ((tile + 1) * kTile <= whole) {
-      const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(bytes.data) + first;
-      for (u32 i = 0; i < kVectors; i += kAhead) {
-        ulonglong2 loaded[kAhead];
+  for (; at + (kAhead - 1) * threads < whole; at += kAhead * threads) {
+    ulonglong2 loaded[kAhead][kStrandVectors];
 #pragma unroll
-        for (u32 j = 0; j < kAhead; ++j) {
-          loaded[j] = __ldcs(from + (i + j) * kThreads);
-        }
+    for (u32 i = 0; i < kAhead; ++i) {
 #pragma unroll
-        for (u32 j = 0; j < kAhead; j += 2) {
-          lanes.even(loaded[j]);
-          lanes.odd(loaded[j + 1]);
-        }
-      }
-    } else {
-      for (u32 i = 0; i < kVectors; ++i) {
-        const u64 vector = first + u64(i) * kThreads;
-        if (vector >= vectors) {
-          break;
-        }
-        const ulonglong2 loaded = vector < whole
-            ? __ldcs(reinterpret_cast<const ulonglong2*>(bytes.data) + vector)
-            : gather(bytes, vector);
-        if (i % 2 == 0) {
-          lanes.even(loaded);
-        } else {
-          lanes.odd(loaded);
-        }
+      for (u32 v = 0; v < kStrandVectors; ++v) {
+        loaded[i][v] = __ldcs(from + vector_of(at + i * threads, v));
       }
     }
-    sum += lanes.result(first);
+#pragma unroll
+    for (u32 i = 0; i < kAhead; ++i) {
+      Strand strand;
+#pragma unroll
+      for (u32 v = 0; v < kStrandVectors; ++v) {
+        strand.add(loaded[i][v]);
+      }
+      sum += result(strand, at + i * threads);
+    }
+  }
+  for (; at < strands; at += threads) {
+    Strand strand;
+    for (u32 v = 0; v < kStrandVectors && vector_of(at, v) < vectors; ++v) {
+      const u64 vector = vector_of(at, v);
+      strand.add(at < whole ? __ldcs(from + vector) : gather(bytes, vector));
+    }
+    sum += result(strand, at);
   }
   return sum;
 }
@@ -164,22 +129,10 @@ __device__ inline u64 block_sum(u64 value) {
   return value;
 }
 
-// Returns true in one thread of the launch: in the block that finishes last. It resets the slot for
-// the next launch.
+// Returns true in one thread of the launch: in the block that finishes last.
 __device__ inline bool hashed(const Bytes& bytes, Slot* slot, u64* hash) {
   const u64 share = block_sum(hash_share(bytes));
-  if (threadIdx.x != 0) {
-    return false;
-  }
-  atomicAdd(&slot->sum, share);
-  __threadfence();
-  if (atomicAdd(&slot->done, 1u) != gridDim.x - 1) {
-    return false;
-  }
-  __threadfence();
-  *hash = mix(atomicExch(&slot->sum, u64(0)) ^ bytes.size);
-  slot->done = 0;
-  return true;
+  return threadIdx.x == 0 && added(slot, share, gridDim.x, bytes.size, hash);
 }
 
 // Four blocks per multiprocessor: without this bound, the compiler uses so few registers that a
@@ -188,8 +141,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
 lms_hash(Bytes bytes, Slot* slot) {
   u64 hash;
   if (hashed(bytes, slot, &hash)) {
-    slot->expected = hash;
-    slot->differs = 0;
+    expect(slot, hash);
   }
 }
 
@@ -209,17 +161,6 @@ lms_check(Bytes bytes, Slot* slot, Report report) {
     *caught = *caught + 1;
     __threadfence_system(); // the host must see the count before `changed`
     *const_cast<volatile u32*>(report.changed) = 1;
-  }
-}
-
-// `corrupted` is in pinned host memory, where it can be read although the device has stopped.
-extern "C" __global__ void __launch_bounds__(kThreads, 4)
-lms_arrived(Bytes bytes, Slot* slot, u32* corrupted) {
-  u64 hash;
-  if (hashed(bytes, slot, &hash) && slot->expected != hash) {
-    *const_cast<volatile u32*>(corrupted) = 1;
-    __threadfence_system();
-    __trap();
   }
 }
 
@@ -254,6 +195,8 @@ lms_restore(Bytes bytes, const Slot* slot, Parts parts) {
 
 } // namespace
 
-const KernelSource kSource{"checksum", kText};
+std::string source() {
+  return std::string(kBefore) + codec::text::kHash + kText;
+}
 
 } // namespace torch::cuda::lms::checksum

@@ -1,18 +1,20 @@
 #pragma once
 
-#include <torch/csrc/cuda/lms/kernel/module.h>
+#include <torch/csrc/cuda/lms/codec/hash.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 // The kernels of the release check and their parameters. The structures are declared a second time
 // in checksum.cpp, for NVRTC.
 namespace torch::cuda::lms::checksum {
 
-extern const KernelSource kSource;
+std::string source();
 
 constexpr unsigned kThreads = 256; // per block
-constexpr size_t kTile = size_t(128) << 10; // bytes that a block hashes at a time
+constexpr size_t kTile = size_t(32)
+                         << 10; // bytes for which one more thread block is worth its launch
 constexpr size_t kParts = 8; // maximum number of parts in one launch
 
 struct Bytes {
@@ -20,13 +22,7 @@ struct Bytes {
   uint64_t size;
 };
 
-// The state for one block of memory, on the device. Initially zero.
-struct Slot {
-  uint64_t expected; // hash
-  uint64_t sum; // partial sum of the launch in progress
-  uint32_t done; // thread blocks that have been added to `sum`
-  uint32_t differs; // whether the last check found a difference
-};
+using codec::Slot;
 
 // In pinned host memory.
 struct Report {
@@ -49,8 +45,6 @@ struct Parts {
 constexpr const char* kHash = "lms_hash"; // (Bytes, Slot*)
 // Compares the hash of the bytes with the expected one, which it then replaces.
 constexpr const char* kCheck = "lms_check"; // (Bytes, Slot*, Report)
-// Compares as well, and stops the device with an error if the hashes differ.
-constexpr const char* kArrived = "lms_arrived"; // (Bytes, Slot*, uint32_t* corrupted)
 // Copies the bytes to the host if the last check found a difference.
 constexpr const char* kRestore = "lms_restore"; // (Bytes, const Slot*, Parts)
 

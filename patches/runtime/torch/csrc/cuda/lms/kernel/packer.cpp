@@ -57,6 +57,14 @@ Module::Shape shape(size_t bytes, codec::Grid most) {
   return {grid.blocks, grid.threads, grid.block_shared()};
 }
 
+// Forgets the pieces of a block that did not get all of them.
+void clear(const codec::Hash& hash, cudaStream_t stream) {
+  if (hash.slot != nullptr) {
+    char* const slot = reinterpret_cast<char*>(hash.slot);
+    (void)cudaMemsetAsync(slot + codec::kSumsBegin, 0, codec::kSumsBytes, stream);
+  }
+}
+
 // Words of many shapes: zeros, all bits, few exponents, small numbers.
 void fill(uint64_t* data, size_t words) {
   constexpr uint64_t kMasks[] = {
@@ -142,8 +150,8 @@ void Packer::try_out(codec::Kind kind) {
   buffer.add(sample + kRoom, kRoom);
   {
     const OwnStream stream;
-    launch_pack({kind, sample, kBytes, buffer}, tally(1), nullptr, 0, {2}, stream);
-    unpack({kind, result, kBytes, buffer}, {2}, stream);
+    launch_pack({kind, sample, kBytes, buffer, {}}, tally(1), nullptr, 0, {2}, stream);
+    unpack({kind, result, kBytes, buffer, {}}, {2}, stream);
     C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
   TORCH_CHECK(
@@ -208,14 +216,16 @@ size_t Packer::pack(
         to.chunks,
         to.piece,
         tally(0),
-        to.vectors);
+        to.vectors,
+        block.hash.slot);
   };
   try {
     const size_t warps = codec::grid(bytes, most).warps();
     return staging.send(bytes, block.buffer, share, warps, kernels, copies, launch);
   } catch (const c10::Error&) {
-    // It has counted the pieces that were launched.
+    // They have counted the pieces that were launched.
     (void)cudaMemsetAsync(tally(0), 0, sizeof(codec::Tally), kernels);
+    clear(block.hash, kernels);
     throw;
   }
 }
@@ -251,7 +261,8 @@ void Packer::launch_pack(
       parts_of(block.buffer, codec::buffer_bytes(block.bytes)),
       tally,
       only_if,
-      pace);
+      pace,
+      only_if == nullptr ? block.hash.slot : nullptr);
 }
 
 void Packer::unpack(const Transfer& block, codec::Grid most, cudaStream_t stream) {
@@ -273,7 +284,9 @@ void Packer::launch_unpack(
       stream,
       target(block),
       parts_of(block.buffer, block.buffer.size()),
-      uint64_t{beyond});
+      uint64_t{beyond},
+      block.hash.slot,
+      block.hash.corrupted);
 }
 
 void Packer::unpack(
@@ -289,7 +302,7 @@ void Packer::unpack(
     return;
   }
   const auto find = [&](codec::Bytes heads, codec::Windows windows, codec::Target ranges) {
-    const uint64_t chunks = codec::chunks(bytes);
+    const auto chunks = static_cast<uint32_t>(codec::chunks(bytes));
     const codec::Grid grid = codec::grid(bytes, most);
     own.module->launch(
         own.find, {grid.blocks, grid.threads}, kernels, chunks, heads, windows, ranges);
@@ -302,13 +315,21 @@ void Packer::unpack(
         target(block),
         from.heads,
         from.window,
-        from.range);
+        from.range,
+        pieces != 0 ? 0 : from.windows,
+        block.hash.slot,
+        block.hash.corrupted);
   };
   const size_t known = pieces != 0 ? pieces : end(block.buffer);
-  staging.bring(bytes, block.buffer, known, copies, kernels, find, launch);
-  if (pieces != 0) {
-    // It is not known yet whether chunks are behind them, or the block was packed again since.
-    launch_unpack(block, pieces, most, kernels);
+  try {
+    staging.bring(bytes, block.buffer, known, copies, kernels, find, launch);
+    if (pieces != 0) {
+      // It is not known yet whether chunks are behind them, or the block was packed again since.
+      launch_unpack(block, pieces, most, kernels);
+    }
+  } catch (const c10::Error&) {
+    clear(block.hash, kernels);
+    throw;
   }
 }
 

@@ -52,6 +52,7 @@ class Packer {
     void* data;
     size_t bytes;
     const HostBuffer& buffer;
+    codec::Hash hash; // of the block; pack() sets it, and unpack() compares it
   };
 
   // Whether the kernels can pack a block of this many bytes at this address into a buffer. The
@@ -82,8 +83,8 @@ class Packer {
       Staging& staging);
 
   // Packs the block again if *differs, on the device, is not 0 by then, and needs the whole buffer
-  // for what comes of it. Of the summary, written() stays that of pack(). May run at the same time
-  // as other calls.
+  // for what comes of it. Of the summary, written() stays that of pack(), and the hash stays as it
+  // is. May run at the same time as other calls.
   void
   repack(const Transfer& block, const uint32_t* differs, codec::Grid most, cudaStream_t stream);
 

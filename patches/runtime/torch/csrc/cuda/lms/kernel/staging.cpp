@@ -152,7 +152,8 @@ void Staging::bring(
     // A chunk of no bytes may begin at the end of the buffer.
     const uint64_t until = i + 1 < pieces ? begin + piece_ : std::numeric_limits<uint64_t>::max();
     const codec::Range* const range = pieces > 1 ? ranges + i : nullptr;
-    work({{heads.data, heads_bytes}, {slot.data, size, begin, until}, range});
+    const auto windows = static_cast<uint32_t>(pieces);
+    work({{heads.data, heads_bytes}, {slot.data, size, begin, until}, range, windows});
     slot.free.record(kernels);
   }
   heads.free.record(kernels);

@@ -60,6 +60,7 @@ class Staging {
     codec::Bytes heads;
     codec::Window window;
     const codec::Range* range; // null if there is only one piece
+    uint32_t windows; // pieces of the block
   };
   using Find =
       std::function<void(codec::Bytes heads, codec::Windows windows, codec::Target ranges)>;

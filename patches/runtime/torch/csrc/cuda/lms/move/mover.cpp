@@ -196,7 +196,7 @@ void Mover::copy_out(Block& block) {
   block.left = transfer_.page_out(
       engine_of(block), copy_bytes(block), [&](Relay& copies, cudaStream_t kernels) {
         if (block.host.packed != codec::Kind::None) {
-          return supply_.packing().pack(block, kernels, copies);
+          return supply_.packing().pack(block, checker().of(*block.host.hash), kernels, copies);
         }
         copy_to_host(block.host.buffer, 0, block.size, block.memory.get(), copies.stream());
         supply_.packing().copied(block);
@@ -211,9 +211,8 @@ void Mover::copy_in(Block& block, void* memory) {
   block.arrived = transfer_.page_in(
       engine_of(block), copy_bytes(block), [&](Relay& copies, cudaStream_t kernels) {
         if (block.host.packed != codec::Kind::None) {
-          const cudaStream_t last = supply_.packing().unpack(block, memory, copies, kernels);
-          checker().arrived(*block.host.hash, memory, block.size, last);
-          return last;
+          const codec::Hash hash = checker().of(*block.host.hash);
+          return supply_.packing().unpack(block, hash, memory, copies, kernels);
         }
         copy_to_device(block.host.buffer, 0, block.size, memory, copies.stream());
         return copies.stream();
@@ -232,7 +231,7 @@ void Mover::behind_uses(Block& block, cudaStream_t stream, bool everything) {
   }
 }
 
-// Whether the block's bytes are hashed when they are copied, and again when its memory is given up.
+// Whether the block's bytes are hashed when they leave, and again when its memory is given up.
 bool Mover::checked(const Block& block) const {
   return block.host.hash && (!settings_.unchecked || block.host.packed != codec::Kind::None);
 }
@@ -261,8 +260,10 @@ bool Mover::start_page_out(Block& block, Checker::Pace pace) {
     pace = Checker::Pace::Beside;
   }
   const cudaStream_t out = transfer_.out(engine_of(block));
+  // What packs a block also hashes it.
+  const bool hash = checked(block) && block.host.packed == codec::Kind::None;
   // The first stream that reads the block.
-  const cudaStream_t first = !checked(block)                 ? out
+  const cudaStream_t first = !hash                           ? out
                              : pace == Checker::Pace::InLine ? block.home->stream()
                                                              : transfer_.ahead();
   try {
@@ -276,7 +277,7 @@ bool Mover::start_page_out(Block& block, Checker::Pace pace) {
     if (block.host.touched) {
       block.host.touched->block(out); // it is about to be overwritten
     }
-    if (checked(block)) {
+    if (hash) {
       // The hash is computed before the copy: a write in between is then copied, and the release
       // check finds a different hash.
       checker().hash(*block.host.hash, block.memory.get(), block.size, pace, first);

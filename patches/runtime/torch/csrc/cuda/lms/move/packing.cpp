@@ -35,14 +35,17 @@ constexpr size_t kForget = 16;
 // ResNet-50, ViT-L and Llama take the least time on an H200 where the link decides
 // (docs/results/2026-11-28-thread-blocks.md). With half as many again, compute is slower there.
 // Where the program hardly waits for transfers, it is slower with more than the second numbers.
-// Kernels that keep to kPace cost no more if they are half as many again, and are faster beside
-// convolutions and matrix products (docs/results/2026-11-30-profile.md).
+// Kernels that pack keep to kPace then, and are faster beside convolutions and matrix products if
+// they are half as many again (docs/results/2026-11-30-profile.md). What operators wait for comes
+// back in a row, so kernels that unpack may slow them more, as long as they themselves are faster
+// (docs/results/2026-11-30-hash.md).
 constexpr double kThreadBlocks = 24;
 constexpr unsigned kLeastBlocks = 24;
-constexpr double kFewThreadBlocks = 12;
 constexpr double kPacedThreadBlocks = 18;
+constexpr double kUnpackingThreadBlocks = 20;
 constexpr unsigned kLeastFewBlocks = 16;
-constexpr unsigned kMostFewBlocks = 32;
+constexpr unsigned kMostPackingBlocks = 32;
+constexpr unsigned kMostUnpackingBlocks = 40;
 // Their operators would wait for the stores of kernels that fill the link, see codec/pace.cpp. So
 // kernels write this part of what copies could move. On an H200, operators are slower from 46 of 55
 // GB/s on (docs/results/2026-11-29-beside.md). Copies for which the plan expects operators to wait
@@ -91,23 +94,23 @@ double Packing::most_left() const {
   return hurry_ && out_ && in_ ? kMostLeft : kMostLeftDirect;
 }
 
-codec::Grid Packing::grid(const Known* known, double few) const {
+codec::Grid Packing::grid(const Known* known, double few, unsigned most_few) const {
   const double left = known ? static_cast<double>(known->left) : 0;
   const double all = hurry_ ? kThreadBlocks : few; // if nothing shrinks
   const unsigned least = hurry_ ? kLeastBlocks : kLeastFewBlocks;
-  const unsigned most = hurry_ ? codec::kMostBlocks : kMostFewBlocks;
+  const unsigned most = hurry_ ? codec::kMostBlocks : most_few;
   const auto wanted = left > 0 ? static_cast<unsigned>(all / left) : most;
   return {std::min(std::max(wanted, least), most)};
 }
 
-cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
+cudaStream_t Packing::pack(Block& block, codec::Hash hash, cudaStream_t kernels, Relay& copies) {
   const HostCopy& host = block.host;
   const Known* const known = this->known(block);
-  const codec::Grid most = grid(known, kPacedThreadBlocks);
+  const codec::Grid most = grid(known, kPacedThreadBlocks, kMostPackingBlocks);
   // A piece takes all the room that is expected, so blocks that may not shrink go without.
   const double left = known && shrinks(*known) ? static_cast<double>(known->left) : 0;
   block.host.unseen = Like{block.size, block.origin.writer, host.packed, block.slot};
-  const Packer::Transfer transfer{host.packed, block.memory.get(), block.size, host.buffer};
+  const Packer::Transfer transfer{host.packed, block.memory.get(), block.size, host.buffer, hash};
   if (hurry_ && out_ && left > 0 && Packer::fits(transfer.data, block.size, host.buffer, *out_)) {
     block.host.pieces = packer_.pack(transfer, left, most, kernels, copies, *out_);
     return copies.stream();
@@ -120,19 +123,23 @@ cudaStream_t Packing::pack(Block& block, cudaStream_t kernels, Relay& copies) {
 
 void Packing::repack(const Block& block, const uint32_t* differs, cudaStream_t stream) {
   packer_.repack(
-      {block.host.packed, block.memory.get(), block.size, block.host.buffer},
+      {block.host.packed, block.memory.get(), block.size, block.host.buffer, {}},
       differs,
       {codec::kMostBlocks},
       stream);
 }
 
-cudaStream_t
-Packing::unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels) {
+cudaStream_t Packing::unpack(
+    const Block& block,
+    codec::Hash hash,
+    void* memory,
+    Relay& copies,
+    cudaStream_t kernels) {
   const HostCopy& host = block.host;
-  const codec::Grid most = grid(known(block), kFewThreadBlocks);
+  const codec::Grid most = grid(known(block), kUnpackingThreadBlocks, kMostUnpackingBlocks);
   // The host is ahead of the device: what packs the block may not even have begun.
   const bool packed = !host.touched || host.touched->done();
-  const Packer::Transfer transfer{host.packed, memory, block.size, host.buffer};
+  const Packer::Transfer transfer{host.packed, memory, block.size, host.buffer, hash};
   if (hurry_ && in_ && (packed || host.pieces != 0) && in_->takes(block.size)) {
     packer_.unpack(transfer, packed ? 0 : host.pieces, most, copies, kernels, *in_);
   } else {
@@ -147,7 +154,9 @@ bool Packing::holds(const Block& block, const char* bytes) {
   const PinnedMemory memory = pinned(block.size);
   const OwnStream stream;
   packer_.unpack(
-      {block.host.packed, memory.get(), block.size, block.host.buffer}, {kMostFewBlocks}, stream);
+      {block.host.packed, memory.get(), block.size, block.host.buffer, {}},
+      {kMostUnpackingBlocks},
+      stream);
   C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   return std::memcmp(memory.get(), bytes, block.size) == 0;
 }

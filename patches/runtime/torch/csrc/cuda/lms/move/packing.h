@@ -65,13 +65,15 @@ class Packing {
     out_rate_ = out_rate;
   }
 
-  // The next three are for a block whose host copy is packed. They throw c10::Error. Two of them
-  // use both streams of a direction, and return the one on which they end. Copies wait for kernels
-  // then, or kernels for copies.
-  cudaStream_t pack(Block& block, cudaStream_t kernels, Relay& copies);
+  // The next three are for a block whose host copy is packed, and has a hash: pack() sets it, and
+  // unpack() compares it, and stops the device if it is another one. They throw c10::Error. Two of
+  // them use both streams of a direction, and return the one on which they end. Copies wait for
+  // kernels then, or kernels for copies.
+  cudaStream_t pack(Block& block, codec::Hash hash, cudaStream_t kernels, Relay& copies);
   // Packs it again if *differs, on the device, is not 0.
   void repack(const Block& block, const uint32_t* differs, cudaStream_t stream);
-  cudaStream_t unpack(const Block& block, void* memory, Relay& copies, cudaStream_t kernels);
+  cudaStream_t
+  unpack(const Block& block, codec::Hash hash, void* memory, Relay& copies, cudaStream_t kernels);
 
   // Whether the block's host copy holds these bytes, in host memory. Waits for the device: only for
   // tests.
@@ -141,8 +143,8 @@ class Packing {
     return known(like(block).of(block.slot));
   }
   bool worth(const Block& block) const;
-  // `few` is for when the program hardly waits for transfers, if nothing shrinks.
-  codec::Grid grid(const Known* known, double few) const;
+  // `few`, if nothing shrinks, and `most_few` are for when the program hardly waits for transfers.
+  codec::Grid grid(const Known* known, double few, unsigned most_few) const;
 
   const Settings& settings_;
   Packer packer_;

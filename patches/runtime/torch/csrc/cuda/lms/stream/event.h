@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -46,6 +47,7 @@ class Event {
   }
 
   void record(cudaStream_t stream) {
+    done_.store(false, std::memory_order_relaxed);
     C10_CUDA_CHECK(cudaEventRecord(event_, stream));
   }
 
@@ -55,7 +57,10 @@ class Event {
   }
 
   bool done() const {
-    return lms::done(event_);
+    if (!done_.load(std::memory_order_relaxed) && lms::done(event_)) {
+      done_.store(true, std::memory_order_relaxed);
+    }
+    return done_.load(std::memory_order_relaxed);
   }
 
   void synchronize() const {
@@ -64,6 +69,8 @@ class Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+  // A block's buffer and its hash, and others, wait for the same event, and each asks.
+  mutable std::atomic<bool> done_{false};
 };
 
 // Owns a CUDA event with timing. Its constructor does not throw; without an event, nothing is
