@@ -15,7 +15,8 @@ nothing deterministic, see compiled.py.
 
 An iteration ends when the host has read its loss, as in most training loops. Transfers may go on
 beside the next one. The first iterations are on demand. Then come those that try compression, and
-those that use less of the limit. "copied" is planned without compression.
+those that use less of the limit, until no new plan has been made for a while. "copied" is planned
+without compression.
 
 With --traces, DIR has a trace of each workload in memory, too, for `lmsbuild simulate`.
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import statistics
 import sys
 import time
@@ -46,6 +48,9 @@ from workloads import GB, WORKLOADS, Workload
 MODES = ("on demand", "planned", "copied", *PEERS)
 PEER_ITERATIONS = 4  # after the first, each does the same
 ON_DEMAND_ITERATIONS = 6  # the same
+# Without a new plan: it is timed, LMS may return to an earlier one, and the last ones count.
+QUIET_ITERATIONS = 12
+MOST_ITERATIONS = 72
 # Several threads pin what peers keep in host memory. One takes a second for each GB.
 ENVIRONMENT = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True,pinned_use_cuda_host_register:True,"
@@ -97,8 +102,9 @@ class Training:
 
 
 def run(
-    workload: Workload, iterations: int, *, lms: bool, peer: Peer | None = None
+    workload: Workload, iterations: int, *, lms: bool, peer: Peer | None = None, quiet: int = 0
 ) -> dict[str, Any]:
+    """Trains for so many iterations, and until the last `quiet` ones had no new plan."""
     import torch
 
     training = Training(workload, peer)
@@ -106,12 +112,16 @@ def run(
     torch.cuda.synchronize()
     before = counted(lms)
     began = time.perf_counter()
-    for k in range(iterations):
+    planned = 0  # number of the iteration that made the last plan
+    for k in itertools.count():
+        if k >= max(iterations, min(planned + quiet, MOST_ITERATIONS)):
+            break
         loss = training.step()
         host.append((time.perf_counter() - began) * 1e3)
         # While the device works: between two iterations, it would wait for this.
         after = counted(lms)
         counts.append({name: after[name] - before[name] for name in after})
+        planned = k + 1 if counts[-1]["plans"] else planned
         before = after
         reserved = max(reserved, torch.cuda.max_memory_reserved())
         losses.append(loss.item().hex())
@@ -237,7 +247,8 @@ def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool
     speed = rates()
     torch.cuda.empty_cache()
     found = {"rates": speed, "parts": parts(workload), "bounds": {}, "rows": []}
-    memory = run(workload, workload.iterations, lms=False)
+    longer = 0 if workload.varying or not workload.optimizer else QUIET_ITERATIONS
+    memory = run(workload, workload.iterations + longer, lms=False)
     found["memory"] = memory
     if traces:
         record(Training(workload), traces / f"{name}.json.gz")
@@ -255,7 +266,9 @@ def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool
             torch.cuda.set_limit_lms(limit)
             torch.cuda.lms.set_planning(mode != "on demand")
             torch.cuda.lms.set_compression("off" if mode == "copied" else "auto")
-            result = run(workload, iterations_of(workload, mode), lms=True)
+            searches = workload.optimizer and not workload.varying and mode != "on demand"
+            quiet = QUIET_ITERATIONS if searches else 0
+            result = run(workload, iterations_of(workload, mode), lms=True, quiet=quiet)
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
             found["rows"].append({**result, "limit": limit, "mode": mode})
@@ -304,7 +317,9 @@ def mode_of(row: dict[str, Any]) -> str:
 
 
 def losses(found: list[str], expected: list[str]) -> str:
-    return "identical" if found == expected[: len(found)] else "DIFFERENT"
+    """Whether they are the same, of the iterations that both have."""
+    both = min(len(found), len(expected))
+    return "identical" if found[:both] == expected[:both] else "DIFFERENT"
 
 
 def compressed(count: dict[str, int]) -> str:
