@@ -43,7 +43,9 @@ def without_lms() -> list[torch.Tensor]:
 
 
 def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    """Whether all bits are: there may be numbers that are not equal to themselves."""
+    pairs = zip(found, expected, strict=True)
+    return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
 
 
 def run(program: Layers, numbers: range) -> list[torch.Tensor]:
@@ -119,6 +121,41 @@ def test_places_for_which_there_is_no_memory_become_smaller(expected):
     assert same(found, expected)
     assert ON_HARDWARE or stat("placed_count") - placed >= PLACED * len(SIZES)
     assert small.item() == 0
+
+
+@simulated
+def test_places_are_compared_once_more_in_the_way_that_is_kept():
+    """When plans have begun to compress, which is another way than the one places were tried in."""
+
+    def ended(lms: bool) -> tuple[list[torch.Tensor], list[tuple[int, int, int]]]:
+        program = Layers(SIZES, activation=torch.relu)
+        found, counts = [], []
+        for k in range(36):
+            before = torch.cuda.lms.stats() if lms else {}
+            found.append(program.run(k).cpu())
+            if lms:
+                torch.cuda.lms._wait_for_plans()
+                after = torch.cuda.lms.stats()
+                names = ("placed_count", "compressed_count", "plans")
+                counts.append(tuple(after[name] - before[name] for name in names))
+        return found, counts
+
+    torch.cuda.set_enabled_lms(False)
+    without, _ = ended(lms=False)
+    start_within(LIMIT)
+    torch.cuda.lms.set_compression("auto")
+    found, counts = ended(lms=True)
+    assert same(found, without)
+    placed = [count > 0 for count, _, _ in counts]
+    first = placed.index(True)
+    doubted = first + placed[first:].index(False)
+    again = doubted + placed[doubted:].index(True)
+    assert not any(count for _, count, _ in counts[:first])
+    assert all(count for _, count, _ in counts[doubted - 2 : again + 2])
+    assert again - doubted > 3  # the first one is not timed
+    # The plan that it had is taken back.
+    assert [plans for _, _, plans in counts[doubted - 1 : again]] == [1] + [0] * (again - doubted)
+    assert all(placed[again:])
 
 
 def test_a_departure_from_a_plan_with_places(expected):

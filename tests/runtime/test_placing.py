@@ -22,6 +22,10 @@ program = program_of("placing")
         (("1", "1.2"), "..xxxxxxxx", "some", "cccccczzcc", "nnnnpppppn"),
         (("1", "0.95"), "..xxxxxxxx", "some", "cfcccccccc", "nnnnpppppp"),
         (("1", "1.05"), "..xxxxxxxx", "some", "ccccfccccc", "nnnnpppnnn"),
+        (("1", "0.8"), 16 * "x", "some", "cccccCzzzZzzzzzz", "nnpppppppp" + "nnnppp"),
+        (("1", "0.8"), 16 * "x", "some", "cccccCyyyYyyyyyy", "nnpppppppp" + "nnnnnn"),
+        (("1", "1.2"), 16 * "x", "some", "cccccCzzzZzzzzzz", "nnpppnnnnn" + "nnnnnn"),
+        (("1", "0.8"), 16 * "x", "some", "cccccCCCCzzzzzzz", "nnpppppppp" + "pppppp"),
     ],
     ids=[
         "nothing fails",
@@ -34,6 +38,10 @@ program = program_of("placing")
         "slower than without in the same way",
         "slower than without by chance",
         "faster than without by chance",
+        "faster in the way that is kept, too",
+        "slower in the way that is kept",
+        "another way is kept without them",
+        "the way is kept in which they were tried",
     ],
 )
 def test_places_are_kept_if_they_help(program, seconds, fails, places, ways, used):

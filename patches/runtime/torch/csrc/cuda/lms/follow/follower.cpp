@@ -618,9 +618,10 @@ void Follower::time(bool followed) {
       }
     }
     Placing& placing = lap.script->placing();
+    const bool doubted = placing.doubted();
     if (lap.part > 0 && lap.script->linked() &&
         placing.took(lap.way, seconds, lap.placed, lap.failed || lap.joined)) {
-      lap.script->begin_anew();
+      doubted ? lap.script->trust_places() : lap.script->begin_anew();
     }
     if (lap.placed != placing.wanted()) {
       continue; // plans are of another kind now
@@ -628,7 +629,11 @@ void Follower::time(bool followed) {
     if (!lap.tried) {
       lap.script->slack().took(lap.part, seconds, lap.failed);
     } else if (lap.part > 0) {
-      lap.script->trial().took(lap.way, seconds);
+      Trial& trial = lap.script->trial();
+      trial.took(lap.way, seconds);
+      if (trial.over() && placing.doubt(trial.way())) {
+        lap.script->doubt_places();
+      }
     }
   }
   if (laps_.size() > kLaps) {

@@ -13,35 +13,69 @@ namespace torch::cuda::lms {
 // Whether the blocks of an iteration's plans have places (places.h). They have none until free
 // memory is in pieces in half of the last iterations, because to give a block its place takes the
 // host some time. Places are given up if there are none, if they are lost again and again, or if
-// iterations take longer with them.
+// iterations take longer with them. What is faster in one way of moving blocks may be slower in
+// another one, so they are compared once more if another way is kept.
 class Placing {
  public:
   bool wanted() const {
     return state_ == State::Tried || state_ == State::Kept;
   }
 
+  // Iterations move blocks in this way from now on. Returns whether plans have no places for a
+  // while, to be compared.
+  bool doubt(Trial::Way kept) {
+    if (state_ != State::Kept || kept == way_) {
+      return false;
+    }
+    state_ = State::Doubted;
+    way_ = kept;
+    without_[static_cast<size_t>(kept)].clear();
+    return true;
+  }
+  bool doubted() const {
+    return state_ == State::Doubted;
+  }
+
   // An iteration took this number of seconds with a plan, with places or without, and moved blocks
   // in this way. `in_pieces` says whether a request failed at first, or blocks were moved so that
   // it did not. Returns whether plans are of another kind from now on.
   bool took(Trial::Way way, double seconds, bool with_places, bool in_pieces) {
+    Seconds& with = with_[static_cast<size_t>(way)];
     Seconds& without = without_[static_cast<size_t>(way)];
+    keep_last(with_places ? with : without, seconds);
     if (!with_places) {
-      keep_last(without, seconds);
       keep_last(in_pieces_, in_pieces);
-      const auto count = std::count(in_pieces_.begin(), in_pieces_.end(), true);
-      const bool often = count >= kOften && 2 * count >= std::ptrdiff_t(in_pieces_.size());
-      if (state_ == State::Unknown && often) {
+    }
+    const auto count = std::count(in_pieces_.begin(), in_pieces_.end(), true);
+    const bool often = count >= kOften && 2 * count >= std::ptrdiff_t(in_pieces_.size());
+    switch (state_) {
+      case State::Unknown:
+        if (!often) {
+          return false;
+        }
         state_ = State::Tried;
+        with_ = {};
+        tried_ = 0;
         return true;
-      }
-    } else if (state_ == State::Tried && (with_.empty() || way == way_)) {
-      way_ = way;
-      with_.push_back(seconds);
-      if (with_.size() == kIterations) {
-        const bool faster = without.empty() || median(with_) <= median(without);
-        state_ = faster ? State::Kept : State::GivenUp;
-        return !faster;
-      }
+      case State::Tried:
+        if (!with_places || (tried_ > 0 && way != way_)) {
+          return false;
+        }
+        way_ = way;
+        if (++tried_ < kIterations) {
+          return false;
+        }
+        state_ = without.empty() || median(with) <= median(without) ? State::Kept : State::GivenUp;
+        return state_ == State::GivenUp;
+      case State::Doubted:
+        if (with_places || way != way_ || without.size() < kIterations) {
+          return false;
+        }
+        state_ = median(with) <= median(without) ? State::Kept : State::GivenUp;
+        return state_ == State::Kept;
+      case State::Kept:
+      case State::GivenUp:
+        return false;
     }
     return false;
   }
@@ -72,7 +106,7 @@ class Placing {
   }
 
  private:
-  enum class State { Unknown, Tried, Kept, GivenUp };
+  enum class State { Unknown, Tried, Kept, Doubted, GivenUp };
 
   using Seconds = std::vector<double>;
 
@@ -104,8 +138,9 @@ class Placing {
 
   State state_ = State::Unknown;
   std::array<Seconds, 3> without_; // by way, of the last iterations
-  Seconds with_;
-  Trial::Way way_ = Trial::Way::Copy; // of the iterations with places
+  std::array<Seconds, 3> with_; // the same, with places
+  size_t tried_ = 0; // iterations
+  Trial::Way way_ = Trial::Way::Copy; // in which iterations are compared, or were
   std::vector<bool> in_pieces_; // the last iterations without places: whether free memory was
   unsigned losses_ = 0;
   size_t most_ = INT64_MAX;

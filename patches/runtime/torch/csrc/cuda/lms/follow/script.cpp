@@ -66,6 +66,7 @@ void Script::set(plan::Plan plan, Places places) {
 bool Script::take_back(int64_t limit, bool compress) {
   const auto suits = [&](const Made& made) {
     return made.asked.is(limit, compress) && made.asked.part == slack_.part() &&
+           static_cast<bool>(made.places) == placing_.wanted() &&
            made.places.bytes() <= placing_.most();
   };
   if (!suits(made_)) {

@@ -170,6 +170,16 @@ class Script {
     slack_ = Slack();
     trial_ = Trial();
   }
+  // Plans have no places for a while, or have them again. Those that were made are kept, and may be
+  // taken back.
+  void doubt_places() {
+    placed_slack_ = std::exchange(slack_, Slack());
+    asked_.limit = 0;
+  }
+  void trust_places() {
+    slack_ = placed_slack_;
+    asked_.limit = 0;
+  }
   // When its blocks exist.
   Lives& lives() {
     return lives_;
@@ -275,6 +285,7 @@ class Script {
   bool linked_ = false;
   Placing placing_;
   Slack slack_;
+  Slack placed_slack_; // while places are doubted, that of plans with them
   Trial trial_;
   Trial::Way ended_ = Trial::Way::Copy; // of the iteration that ended last
   Asked asked_; // last
