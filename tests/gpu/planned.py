@@ -238,6 +238,12 @@ def iterations_of(workload: Workload, mode: str) -> int:
     return workload.iterations
 
 
+def quiet_of(workload: Workload, mode: str) -> int:
+    """How many iterations with LMS have to be without a new plan in the end."""
+    searches = workload.optimizer and not workload.varying and mode != "on demand"
+    return QUIET_ITERATIONS if searches else 0
+
+
 def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool) -> dict[str, Any]:
     """In memory, and with LMS in each of the modes at each limit, or only at the smallest one."""
     import torch
@@ -247,8 +253,7 @@ def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool
     speed = rates()
     torch.cuda.empty_cache()
     found = {"rates": speed, "parts": parts(workload), "bounds": {}, "rows": []}
-    longer = 0 if workload.varying or not workload.optimizer else QUIET_ITERATIONS
-    memory = run(workload, workload.iterations + longer, lms=False)
+    memory = run(workload, workload.iterations, lms=False)
     found["memory"] = memory
     if traces:
         record(Training(workload), traces / f"{name}.json.gz")
@@ -266,13 +271,20 @@ def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool
             torch.cuda.set_limit_lms(limit)
             torch.cuda.lms.set_planning(mode != "on demand")
             torch.cuda.lms.set_compression("off" if mode == "copied" else "auto")
-            searches = workload.optimizer and not workload.varying and mode != "on demand"
-            quiet = QUIET_ITERATIONS if searches else 0
-            result = run(workload, iterations_of(workload, mode), lms=True, quiet=quiet)
+            result = run(
+                workload,
+                iterations_of(workload, mode),
+                lms=True,
+                quiet=quiet_of(workload, mode),
+            )
             torch.cuda.set_enabled_lms(False)
             torch.cuda.set_limit_lms(0)
             found["rows"].append({**result, "limit": limit, "mode": mode})
             print(name, limit, mode, *map(int, result["milliseconds"]), file=sys.stderr, flush=True)
+    longest = max((len(row["losses"]) for row in found["rows"]), default=0)
+    if longest > len(memory["losses"]):
+        # All losses are compared. How many iterations LMS needs is known only now.
+        memory["losses"] = run(workload, longest, lms=False)["losses"]
     return found
 
 
@@ -317,9 +329,7 @@ def mode_of(row: dict[str, Any]) -> str:
 
 
 def losses(found: list[str], expected: list[str]) -> str:
-    """Whether they are the same, of the iterations that both have."""
-    both = min(len(found), len(expected))
-    return "identical" if found[:both] == expected[:both] else "DIFFERENT"
+    return "identical" if found == expected[: len(found)] else "DIFFERENT"
 
 
 def compressed(count: dict[str, int]) -> str:

@@ -563,7 +563,8 @@ def launched(device, layers: Layers) -> list[dict[str, int]]:
 def test_transfers_that_nothing_waits_for_leave_more_of_the_gpu(device, kept_plans):
     # Each block is large enough for 32, and too large to move in pieces on this device.
     on_demand, planned = launched(device, Layers((8.0,) * 3))
-    assert 16 <= planned["lms_unpack"] < on_demand["lms_unpack"]
+    assert on_demand["lms_unpack"] >= 30
+    assert planned["lms_unpack"] == 25
 
 
 @simulated
