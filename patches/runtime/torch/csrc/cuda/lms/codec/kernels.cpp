@@ -336,8 +336,7 @@ LMS_INLINE Packed pack_groups(const Bytes& source, u32 first, u32 end, u32 warps
   const u32 chunks = chunks_of(source.size);
 
   Packed all{0, 0, 0};
-  Lanes<u64> hashes;
-  each_lane([&](u32 lane) { hashes[lane] = 0; });
+  Lanes<u64> hashes = {};
   Lanes<u32> taken;
   Lanes<u64> offset_of;
   Lanes<Vectors> ahead;
@@ -527,11 +526,10 @@ lms_unpack(Target target, Parts host, u64 beyond, Slot* slot, u32* corrupted) {
   const u32 whole = whole_chunks(target.size);
   const u32 chunks = chunks_of(target.size);
 
-  Lanes<u64> hashes;
+  Lanes<u64> hashes = {};
   Lanes<u64> heads;
   Lanes<u64> next_heads;
   Lanes<Vectors> ahead;
-  each_lane([&](u32 lane) { hashes[lane] = 0; });
   if (warp * kGroup < chunks) {
     load_heads(heads, host, warp, chunks);
   }
@@ -631,8 +629,7 @@ lms_unpack_window(
   const u32 first = range != nullptr ? ~range->before : 0;
   const u32 end = range != nullptr ? range->end : chunks_of(target.size);
   const u64* const words = reinterpret_cast<const u64*>(all_heads.data);
-  Lanes<u64> hashes;
-  each_lane([&](u32 lane) { hashes[lane] = 0; });
+  Lanes<u64> hashes = {};
   // Each lane looks at the head of another one of the warp's next chunks.
   for (u32 next = first + warp; next < end; next += 32 * warps) {
     Lanes<u64> heads;
