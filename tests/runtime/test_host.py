@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import MIB
 from cxx import HERE, compile_cxx
+from faults import NOT_READY
 from releases import size_of
 from tensors import evict, floats, is_resident, managed, pattern, stat
 
@@ -115,6 +116,50 @@ def test_host_memory_is_busy_until_its_copies_are_done():
     assert stat("host_busy_bytes") == stat("host_bytes") == 0
     torch.cuda.lms.reset_peak_stats()
     assert stat("host_busy_bytes_peak") == 0
+
+
+def test_what_has_ended_is_given_back_a_few_at_a_time(device):
+    # To ask about an event takes the host microseconds. When an iteration begins, all of the one
+    # before have ended, and the device has nothing to do.
+    kept = [managed(pattern(1, start=i)) for i in range(40)]
+    evict()
+    pinned = stat("host_bytes")
+    device.fault("cudaEventQuery", 1, NOT_READY, from_=True)  # as when the host is far ahead
+    for tensor in kept:
+        tensor.add_(1)  # its hash and its place in host memory are free when it has come back
+    device.clear_faults()
+    torch.cuda.synchronize()
+    outs = stat("page_out_count")
+    torch.cuda.set_limit_lms(stat("resident_bytes"))
+    device.reset_counts()
+    kept.append(managed(pattern(1, start=40)))
+    assert stat("page_out_count") > outs
+    assert device.count("cudaEventQuery") <= 16
+    del kept[0]
+    evict()
+    torch.cuda.synchronize()
+    assert stat("host_bytes") == pinned  # each page-out gave some back
+    for i, tensor in enumerate(kept):
+        assert torch.equal(tensor.cpu(), pattern(1, min(i + 2, 40), "cpu"))
+
+
+def test_what_has_ended_is_one_range_again(device):
+    torch.cuda.lms.reserve_host(16 << 20)
+    kept = [managed(pattern(2, start=i)) for i in range(8)]
+    evict()
+    device.fault("cudaEventQuery", 1, NOT_READY, from_=True)
+    for tensor in kept:
+        tensor.add_(1)
+    device.clear_faults()
+    torch.cuda.synchronize()
+    x = managed(pattern(14, start=9))
+    outs = stat("page_out_count")
+    del kept, tensor
+    copies = device.count("cudaMemcpyAsync")
+    evict()
+    assert stat("page_out_count") == outs + 1
+    assert device.count("cudaMemcpyAsync") == copies + 1
+    assert torch.equal(x.cpu(), pattern(14, 9, "cpu"))
 
 
 def test_reserve_pins_ahead(device):

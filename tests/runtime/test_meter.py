@@ -35,6 +35,7 @@ def transfers(device, library, ways):
         ("begins", None, pointer, pointer, pointer, size),
         ("ends", None, pointer, pointer),
         ("rate", ctypes.c_double, pointer),
+        ("delete", None, pointer),
     ):
         function = getattr(meters, f"meter_{name}")
         function.restype, function.argtypes = result, parameters
@@ -62,7 +63,7 @@ def transfers(device, library, ways):
             meters.meter_ends(meter, copies.cuda_stream)
         torch.cuda.synchronize()
         found.append(meters.meter_rate(meter) / 1e9)
-        meters.meter_delete(ctypes.c_void_p(meter))
+        meters.meter_delete(meter)
     return found
 
 
@@ -76,3 +77,31 @@ def test_what_overlaps_with_the_transfer_before_is_not_counted(library: str) -> 
     assert packed == pytest.approx(4, rel=0.01)
     assert slow == pytest.approx(16 * MIB / 8e-3 / 1e9, rel=0.01)
     assert late == pytest.approx(16 * MIB / (2e-3 + 16 * MIB / 4e9) / 1e9, rel=0.01)
+
+
+def many(device, library, count):
+    """How many samples each of some transfers of 1 MiB reads, all of which have ended."""
+    import ctypes
+
+    import torch
+
+    meters = ctypes.CDLL(library)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    meters.meter_new.restype = pointer
+    meter = pointer(meters.meter_new())
+    stream = pointer(torch.cuda.current_stream().cuda_stream)
+    found = []
+    for _ in range(count):
+        device.reset_counts()
+        meters.meter_begins(meter, stream, None, size(1 << 20))
+        meters.meter_ends(meter, stream)
+        torch.cuda.synchronize()
+        found.append(device.count("cudaEventElapsedTime"))
+    meters.meter_delete(meter)
+    return found
+
+
+@simulated
+def test_a_transfer_reads_one_sample_at_most(library: str) -> None:
+    # It takes the host microseconds, for which the device may wait.
+    assert run_sim(many, library, 40, mib=16) == [0] * 32 + [1] * 8

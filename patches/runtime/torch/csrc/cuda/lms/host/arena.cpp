@@ -149,7 +149,10 @@ void Arena::reset_accumulated() {
 
 // Sees to it that a buffer of this size can be taken. Returns false as take() does.
 bool Arena::provide(size_t bytes, const Demand& demand) {
-  collect();
+  collect(kFew);
+  if (largest_range() < bytes) {
+    collect(); // the buffer has fewer parts then
+  }
   while (const size_t more = lacking(bytes)) {
     if (pinning()) {
       return false;
@@ -185,6 +188,10 @@ size_t Arena::lacking(size_t bytes) const {
     }
   }
   return bytes - found;
+}
+
+size_t Arena::largest_range() const {
+  return by_size_.empty() ? 0 : std::prev(by_size_.end())->first;
 }
 
 // There must be enough free memory: see lacking(). Takes the largest ranges first, so that there
@@ -359,10 +366,12 @@ void Arena::wait_for_pinner() {
   }
 }
 
-void Arena::collect() {
+// Frees at most so many buffers.
+void Arena::collect(size_t most) {
   // The buffers are in the order of give(), which is nearly the order in which their copies end.
   size_t misses = 0;
-  for (auto entry = pending_.begin(); entry != pending_.end() && misses < kMisses;) {
+  size_t left = most;
+  for (auto entry = pending_.begin(); entry != pending_.end() && misses < kMisses && left > 0;) {
     if (!entry->copied->done()) {
       ++entry;
       ++misses;
@@ -370,6 +379,7 @@ void Arena::collect() {
     }
     free(*entry);
     entry = pending_.erase(entry);
+    --left;
   }
 }
 

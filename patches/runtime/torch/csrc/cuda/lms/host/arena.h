@@ -64,7 +64,9 @@ class Arena {
 
   // collect() frees buffers whose copies have ended. finished() frees those of an event for which
   // the caller has waited.
-  void collect();
+  void collect() {
+    collect(pending_.size());
+  }
   void finished(const EventRef& copied);
 
   // Starts to pin the first slab, or what take() has lacked, because it will be needed soon.
@@ -125,6 +127,8 @@ class Arena {
   void add(std::unique_ptr<Slab> slab);
   void subtract(const Slab& slab);
   std::unique_ptr<Slab> take_idle();
+  void collect(size_t most);
+  size_t largest_range() const;
   void pin(size_t bytes);
   void pin_ahead(size_t bytes, size_t coming);
   void take_over();
@@ -138,6 +142,10 @@ class Arena {
   // copy.
   static constexpr size_t kSmallestPart = size_t(256) << 10; // bytes
   static constexpr size_t kMisses = 8; // collect() stops after this number of buffers still in use
+  // take() frees so many, as long as one range is large enough then. Each asks about an event,
+  // which takes the host microseconds. When an iteration begins, all copies of the one before have
+  // ended, and the device has nothing to do meanwhile.
+  static constexpr size_t kFew = 2;
   // It is not waited for less spare memory than this. Work that returns so much takes milliseconds,
   // so the device has something to do while the host waits for the first of it.
   static constexpr size_t kWorthWaiting = size_t(64) << 20; // bytes

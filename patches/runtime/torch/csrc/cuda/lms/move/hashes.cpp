@@ -7,6 +7,9 @@
 namespace torch::cuda::lms {
 
 std::optional<Checker::Slot> Hashes::take() {
+  if (!checker_.ready()) {
+    give_up(retired_.size());
+  }
   try {
     return checker_.take();
   } catch (const c10::Error&) {
@@ -20,9 +23,13 @@ void Hashes::retire(Checker::Slot hash, EventRef touched) {
   retired_.push_back({hash, std::move(touched)});
 }
 
-void Hashes::collect() {
-  while (!retired_.empty() && (!retired_.front().touched || retired_.front().touched->done())) {
-    checker_.give(retired_.front().hash);
+void Hashes::give_up(size_t most) {
+  for (size_t left = most; left > 0 && !retired_.empty(); --left) {
+    const Retired& first = retired_.front();
+    if (first.touched && !first.touched->done()) {
+      return;
+    }
+    checker_.give(first.hash);
     retired_.pop_front();
   }
 }

@@ -5,6 +5,8 @@
 
 #include <c10/core/Device.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -36,9 +38,11 @@ class Hashes {
   }
 
   // No block needs the hash any more, but kernels may use it until the event is complete. collect()
-  // gives up those that no kernel uses.
+  // gives up some of those that no kernel uses.
   void retire(Checker::Slot hash, EventRef touched);
-  void collect();
+  void collect() {
+    give_up(std::max(kFew, retired_.size() / 16));
+  }
 
   // Warns, once, if an unseen write was found. Throws c10::Error if compressed bytes came back as
   // other ones.
@@ -57,6 +61,14 @@ class Hashes {
     Checker::Slot hash;
     EventRef touched;
   };
+
+  // At most so many of those that no kernel uses.
+  void give_up(size_t most);
+
+  // collect() gives up so many, or more if there are many. Each asks about an event, which takes
+  // the host microseconds. When an iteration begins, all events of the one before are complete, and
+  // the device has nothing to do meanwhile.
+  static constexpr size_t kFew = 2;
 
   Checker checker_;
   std::deque<Retired> retired_;

@@ -14,7 +14,7 @@ void Meter::begins(cudaStream_t stream, cudaStream_t second, size_t bytes) {
     return;
   }
   if (pending_.size() >= kPending) {
-    rates();
+    read();
   }
   if (pending_.size() < kPending) {
     auto begin = TimedEvent::record(stream);
@@ -35,23 +35,30 @@ void Meter::ends(cudaStream_t stream) {
 }
 
 const Rates& Meter::rates() {
-  while (!pending_.empty() && pending_.front().end && pending_.front().end->done()) {
-    const Sample& sample = pending_.front();
-    double seconds = 0;
-    try {
-      seconds = sample.end->since(*sample.begin);
-      if (sample.second) {
-        seconds = std::min(seconds, sample.end->since(*sample.second));
-      }
-    } catch (const c10::Error&) {
-      (void)cudaGetLastError();
-    }
-    if (seconds > 0) {
-      rates_.add(sample.bytes, seconds);
-    }
-    pending_.pop_front();
+  while (read()) {
   }
   return rates_;
+}
+
+bool Meter::read() {
+  if (pending_.empty() || !pending_.front().end || !pending_.front().end->done()) {
+    return false;
+  }
+  const Sample& sample = pending_.front();
+  double seconds = 0;
+  try {
+    seconds = sample.end->since(*sample.begin);
+    if (sample.second) {
+      seconds = std::min(seconds, sample.end->since(*sample.second));
+    }
+  } catch (const c10::Error&) {
+    (void)cudaGetLastError();
+  }
+  if (seconds > 0) {
+    rates_.add(sample.bytes, seconds);
+  }
+  pending_.pop_front();
+  return true;
 }
 
 } // namespace torch::cuda::lms

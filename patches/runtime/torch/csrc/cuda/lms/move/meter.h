@@ -36,6 +36,10 @@ class Meter {
     std::unique_ptr<TimedEvent> end; // null until the transfer was issued
   };
 
+  // Takes the first sample if its transfer has ended. begins() reads one at a time: each takes the
+  // host microseconds, for which the device may wait.
+  bool read();
+
   static constexpr size_t kPending = 32; // samples
 
   std::deque<Sample> pending_;
