@@ -47,7 +47,8 @@ from workloads import GB, WORKLOADS, Workload
 
 MODES = ("on demand", "planned", "copied", *PEERS)
 PEER_ITERATIONS = 4  # after the first, each does the same
-ON_DEMAND_ITERATIONS = 6  # the same
+ON_DEMAND_ITERATIONS = 4  # the same
+MEMORY_ITERATIONS = 16  # the same
 # Without a new plan: it is timed, LMS may return to an earlier one, and the last ones count.
 QUIET_ITERATIONS = 12
 MOST_ITERATIONS = 72
@@ -232,10 +233,10 @@ def record(training: Training, path: str | Path) -> None:
 
 
 def iterations_of(workload: Workload, mode: str) -> int:
-    """With LMS."""
-    if mode == "on demand" and not workload.varying:
-        return min(workload.iterations, ON_DEMAND_ITERATIONS)
-    return workload.iterations
+    """How many at least. Those of a workload whose iterations differ are the same in all modes."""
+    alike = {"in memory": MEMORY_ITERATIONS, "on demand": ON_DEMAND_ITERATIONS}
+    most = alike.get(mode) if not workload.varying else None
+    return min(workload.iterations, most or workload.iterations)
 
 
 def quiet_of(workload: Workload, mode: str) -> int:
@@ -253,7 +254,7 @@ def measure(name: str, modes: Sequence[str], traces: Path | None, tightest: bool
     speed = rates()
     torch.cuda.empty_cache()
     found = {"rates": speed, "parts": parts(workload), "bounds": {}, "rows": []}
-    memory = run(workload, workload.iterations, lms=False)
+    memory = run(workload, iterations_of(workload, "in memory"), lms=False)
     found["memory"] = memory
     if traces:
         record(Training(workload), traces / f"{name}.json.gz")
