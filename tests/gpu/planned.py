@@ -1,7 +1,7 @@
 """Trains models at tight limits, on demand and planned, beside the bound of the link and peers.
 
     python tests/gpu/planned.py --out DIR [--workloads NAME ...] [--modes MODE ...] [--tightest]
-        [--traces]
+        [--traces] [--resume]
 
 needs a GPU, a torch with Large Model Support, torchvision, transformers and rich. Prints a table,
 and leaves planned.json and planned.md in DIR, which have what was measured so far if it does not
@@ -18,6 +18,9 @@ beside the next one. The first iterations are on demand. Then come those that tr
 those that use less of the limit, until no new plan has been made for a while. "copied" is planned
 without compression.
 
+With --resume, what DIR/planned.json has is not measured again: peers may take longer than a GPU can
+be had for. The table has the date and machine of each part.
+
 With --traces, DIR has a trace of each workload in memory, too, for `lmsbuild simulate`.
 
 The bound of an iteration is that of one hill: what is above the limit has to leave before the peak
@@ -31,6 +34,7 @@ import argparse
 import contextlib
 import gc
 import itertools
+import json
 import statistics
 import sys
 import time
@@ -367,6 +371,7 @@ def add_peer(
         return
     too_large = found["memory"]["peak_allocated_bytes"] > most_offloaded * GB
     spare: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for limit in sorted(found["bounds"]):
         if mode in OFFLOADERS and too_large:
             result = {"error": "not run: --most-offloaded"}
@@ -376,9 +381,18 @@ def add_peer(
             result = server.run(measure_peer, name, mode, limit) or {"error": "failed"}
             if result.get("peak_reserved_bytes", limit) < 0.8 * limit:
                 spare = {**result, "measured_limit": limit}
-        found["rows"].append({**result, "limit": limit, "mode": mode})
+        rows.append({**result, "limit": limit, "mode": mode})
         times = result.get("milliseconds") or [result["error"]]
         print(name, limit, mode, *times, file=sys.stderr, flush=True)
+    found["rows"] += rows
+
+
+def begun(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """What is known of the machine, and of the workloads, from an earlier part of the run."""
+    document = json.loads((folder / "planned.json").read_text(encoding="utf-8"))
+    for found in document["results"].values():
+        found["bounds"] = {int(limit): least for limit, least in found["bounds"].items()}
+    return document["machine"], document["results"]
 
 
 def main() -> int:
@@ -398,10 +412,16 @@ def main() -> int:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--tightest", action="store_true", help="only the smallest limits")
+    parser.add_argument("--resume", action="store_true", help="measure only what DIR lacks")
     parser.add_argument("--traces", action="store_true", help="also record workloads in memory")
     arguments = parser.parse_args()
     title = "Training at a limit: bf16 autocast, deterministic algorithms, expandable segments"
-    about, results = machine.describe(), {}
+    about: dict[str, str] = machine.describe()
+    results: dict[str, Any] = {}
+    if arguments.resume:
+        first, results = begun(arguments.out)
+        part = 1 + sum(key.startswith("date") for key in first)
+        about = {**first, **{f"{key} of part {part}": value for key, value in about.items()}}
     server = processes.Server(ENVIRONMENT, LIBRARIES)
     own = [mode for mode in arguments.modes if mode not in PEERS]
 
@@ -412,14 +432,15 @@ def main() -> int:
     if arguments.traces:
         arguments.out.mkdir(parents=True, exist_ok=True)
     traces = arguments.out if arguments.traces else None
-    for name in arguments.workloads:
+    for name in (name for name in arguments.workloads if name not in results):
         if found := server.run(measure, name, own, traces, arguments.tightest):
             results[name] = found
             write()
     for mode in (mode for mode in arguments.modes if mode in PEERS):
         for name, found in results.items():
-            add_peer(server, name, found, mode, arguments.most_offloaded)
-            write()
+            if all(row["mode"] != mode for row in found["rows"]):
+                add_peer(server, name, found, mode, arguments.most_offloaded)
+                write()
     write(shown=True)
     rows = [(found, row) for found in results.values() for row in found["rows"]]
     same = all(
