@@ -722,7 +722,7 @@ class TestAuto:
     @simulated
     def test_what_need_not_be_compressed_is_copied(self):
         # Packing takes no time here, and plans that count on what is left have to be the fastest.
-        counts = run_sim(trial, 5, 1, True, mib=512, timing=1, to_host=1300, to_device=1300)
+        counts = run_sim(trial, 5, 1, True, mib=512, timing=1, to_host=1400, to_device=1400)
         assert sum(0 < compressed < paged_out for paged_out, compressed in counts) > 3, counts
         assert counts[-10:] == [[7, 5]] * 10, counts
 

@@ -20,7 +20,9 @@ class Trial {
     Plan // a plan that counts on that
   };
 
-  static constexpr unsigned kIterations = 3; // of each way; their least time counts
+  // Of each way. Their median counts: the least may be an iteration that happened to find memory in
+  // one piece, or to compress less.
+  static constexpr unsigned kIterations = 3;
 
   // While it is not over, the way that is timed; then the way that is kept.
   Way way() const {
@@ -35,10 +37,11 @@ class Trial {
     if (over_ || way != way_) {
       return;
     }
-    double& least = seconds_[static_cast<size_t>(way)];
-    least = std::min(least, seconds);
+    timed_[iterations_] = seconds;
     if (++iterations_ == kIterations) {
       iterations_ = 0;
+      std::sort(timed_.begin(), timed_.end());
+      seconds_[static_cast<size_t>(way)] = timed_[kIterations / 2];
       if (way == Way::Plan) {
         decide();
       } else {
@@ -70,8 +73,9 @@ class Trial {
 
   Way way_ = Way::Copy;
   bool over_ = false;
+  std::array<double, kIterations> timed_{}; // in this way
   unsigned iterations_ = 0; // that were timed in this way
-  std::array<double, 3> seconds_{kUnknown, kUnknown, kUnknown}; // the least, by way
+  std::array<double, 3> seconds_{kUnknown, kUnknown, kUnknown}; // by way
 };
 
 } // namespace torch::cuda::lms
