@@ -144,14 +144,18 @@ def test_places_are_compared_once_more_in_the_way_that_is_kept():
     without, _ = ended(lms=False)
     start_within(LIMIT)
     torch.cuda.lms.set_compression("auto")
+    torch.cuda.lms._keep_plans(True, 2)  # compressed copies; which are fastest here is chance
     found, counts = ended(lms=True)
+    torch.cuda.lms._keep_plans(False)
     assert same(found, without)
     placed = [count > 0 for count, _, _ in counts]
     first = placed.index(True)
     doubted = first + placed[first:].index(False)
     again = doubted + placed[doubted:].index(True)
     assert not any(count for _, count, _ in counts[:first])
-    assert all(count for _, count, _ in counts[doubted - 2 : again + 2])
+    # Of those before, one copies if the planner finds that to count on compression is of no use.
+    assert sum(count > 0 for _, count, _ in counts[first:doubted]) > 5
+    assert all(count for _, count, _ in counts[doubted - 1 : again + 2])
     assert again - doubted > 3  # the first one is not timed
     # The plan that it had is taken back.
     assert [plans for _, _, plans in counts[doubted - 1 : again]] == [1] + [0] * (again - doubted)

@@ -466,6 +466,9 @@ void Follower::take_plan() {
   }
   if (script.asked_to_compress() && !script.compressed()) {
     script.trial().no_plan();
+    if (script.placing().doubt(script.trial().way())) {
+      script.doubt_places();
+    }
   }
 }
 
