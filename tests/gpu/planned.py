@@ -238,9 +238,10 @@ def record(training: Training, path: str | Path) -> None:
 
 def iterations_of(workload: Workload, mode: str) -> int:
     """How many at least. Those of a workload whose iterations differ are the same in all modes."""
+    if workload.varying:
+        return workload.iterations
     alike = {"in memory": MEMORY_ITERATIONS, "on demand": ON_DEMAND_ITERATIONS}
-    most = alike.get(mode) if not workload.varying else None
-    return min(workload.iterations, most or workload.iterations)
+    return min(workload.iterations, alike.get(mode, workload.iterations))
 
 
 def quiet_of(workload: Workload, mode: str) -> int:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <torch/csrc/cuda/lms/follow/median.h>
 #include <torch/csrc/cuda/lms/follow/trial.h>
 
 #include <algorithm>
@@ -126,14 +127,6 @@ class Placing {
       all.erase(all.begin());
     }
     all.push_back(next);
-  }
-
-  // The least says little: how long an iteration takes depends on how much free memory happens to
-  // be in pieces.
-  static double median(Seconds seconds) {
-    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-    std::nth_element(seconds.begin(), middle, seconds.end());
-    return *middle;
   }
 
   State state_ = State::Unknown;

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <algorithm>
+#include <torch/csrc/cuda/lms/follow/median.h>
+
 #include <array>
 #include <limits>
 
@@ -57,8 +58,7 @@ class Slack {
   }
 
   void decide() {
-    std::sort(seconds_.begin(), seconds_.end());
-    const double seconds = seconds_[kIterations / 2];
+    const double seconds = median(seconds_);
     if (found_) {
       if (2 * failures_ > kIterations && seconds > first_seconds_) {
         best_ = kFirst;

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <algorithm>
+#include <torch/csrc/cuda/lms/follow/median.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,9 +21,7 @@ class Trial {
     Plan // a plan that counts on that
   };
 
-  // Of each way. Their median counts: the least may be an iteration that happened to find memory in
-  // one piece, or to compress less.
-  static constexpr unsigned kIterations = 3;
+  static constexpr unsigned kIterations = 3; // of each way; their median counts
 
   // While it is not over, the way that is timed; then the way that is kept.
   Way way() const {
@@ -40,8 +39,7 @@ class Trial {
     timed_[iterations_] = seconds;
     if (++iterations_ == kIterations) {
       iterations_ = 0;
-      std::sort(timed_.begin(), timed_.end());
-      seconds_[static_cast<size_t>(way)] = timed_[kIterations / 2];
+      seconds_[static_cast<size_t>(way)] = median(timed_);
       if (way == Way::Plan) {
         decide();
       } else {

@@ -150,7 +150,7 @@ void Arena::reset_accumulated() {
 // Sees to it that a buffer of this size can be taken. Returns false as take() does.
 bool Arena::provide(size_t bytes, const Demand& demand) {
   collect(kFew);
-  if (largest_range() < bytes) {
+  if (by_size_.lower_bound(bytes) == by_size_.end()) {
     collect(); // the buffer has fewer parts then
   }
   while (const size_t more = lacking(bytes)) {
@@ -188,10 +188,6 @@ size_t Arena::lacking(size_t bytes) const {
     }
   }
   return bytes - found;
-}
-
-size_t Arena::largest_range() const {
-  return by_size_.empty() ? 0 : std::prev(by_size_.end())->first;
 }
 
 // There must be enough free memory: see lacking(). Takes the largest ranges first, so that there

@@ -128,7 +128,6 @@ class Arena {
   void subtract(const Slab& slab);
   std::unique_ptr<Slab> take_idle();
   void collect(size_t most);
-  size_t largest_range() const;
   void pin(size_t bytes);
   void pin_ahead(size_t bytes, size_t coming);
   void take_over();
