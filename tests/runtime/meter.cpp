@@ -17,6 +17,10 @@ void meter_begins(Meter* meter, cudaStream_t stream, cudaStream_t second, size_t
   meter->begins(stream, second, bytes);
 }
 
+void meter_waited(Meter* meter, cudaStream_t stream) {
+  meter->waited(stream);
+}
+
 void meter_ends(Meter* meter, cudaStream_t stream) {
   meter->ends(stream);
 }

@@ -33,6 +33,7 @@ def transfers(device, library, ways):
     for name, result, *parameters in (
         ("new", pointer),
         ("begins", None, pointer, pointer, pointer, size),
+        ("waited", None, pointer, pointer),
         ("ends", None, pointer, pointer),
         ("rate", ctypes.c_double, pointer),
         ("delete", None, pointer),
@@ -77,6 +78,57 @@ def test_what_overlaps_with_the_transfer_before_is_not_counted(library: str) -> 
     assert packed == pytest.approx(4, rel=0.01)
     assert slow == pytest.approx(16 * MIB / 8e-3 / 1e9, rel=0.01)
     assert late == pytest.approx(16 * MIB / (2e-3 + 16 * MIB / 4e9) / 1e9, rel=0.01)
+
+
+def arrivals(device, library, waits):
+    """GB/s of the meter, after each of some packed transfers of 16 MiB to the device.
+
+    Bytes are copied to the staging memory, and a kernel of 1 ms unpacks them. That waits so many
+    seconds for memory first.
+    """
+    import ctypes
+
+    import torch
+
+    meters = ctypes.CDLL(library)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    meters.meter_new.restype, meters.meter_rate.restype = pointer, ctypes.c_double
+    block = torch.zeros(16 << 20, dtype=torch.uint8, device="cuda")
+    host = torch.zeros(16 << 20, dtype=torch.uint8).pin_memory()
+    copies, kernels = torch.cuda.Stream(), torch.cuda.Stream()
+    device.takes(copies.cuda_stream, 0, 0.0, 0.0)
+    torch.cuda.synchronize()
+    found = []
+    for seconds in waits:
+        meter = pointer(meters.meter_new())
+        second = pointer(kernels.cuda_stream)
+        meters.meter_begins(meter, pointer(copies.cuda_stream), second, size(block.numel()))
+        device.takes(kernels.cuda_stream, 0, seconds, 0.0)
+        with torch.cuda.stream(kernels):
+            block.add_(0)
+        meters.meter_waited(meter, second)
+        with torch.cuda.stream(copies):
+            block.copy_(host, non_blocking=True)
+        kernels.wait_stream(copies)
+        device.takes(kernels.cuda_stream, 0, 1e-3, 0.0)
+        with torch.cuda.stream(kernels):
+            block.add_(0)
+        meters.meter_ends(meter, second)
+        torch.cuda.synchronize()
+        found.append(meters.meter_rate(meter) / 1e9)
+        meters.meter_delete(meter)
+    return found
+
+
+@simulated
+def test_what_waits_for_memory_says_little_about_the_link(library: str) -> None:
+    copied = 16 * MIB / 4e9  # seconds
+    free, soon, late, much_later = run_sim(
+        arrivals, library, [0, 2e-3, copied, 20e-3], mib=128, timing=1, to_host=4000, to_device=4000
+    )
+    assert free == pytest.approx(16 * MIB / (copied + 1e-3) / 1e9, rel=0.01)
+    assert soon == pytest.approx(16 * MIB / (copied + 1e-3 - 2e-3) / 1e9, rel=0.01)
+    assert (late, much_later) == (0, 0)
 
 
 def many(device, library, count):

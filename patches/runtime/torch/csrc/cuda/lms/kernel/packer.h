@@ -92,7 +92,8 @@ class Packer {
   void unpack(const Transfer& block, codec::Grid most, cudaStream_t stream);
 
   // The same by way of device memory. If what packed the block may not have finished yet, `pieces`
-  // is what pack() returned, otherwise 0. Ends on the stream of kernels.
+  // is what pack() returned, or how much of a buffer without pieces will probably be needed; if it
+  // has, 0. Copies do not wait for the block's memory, but kernels. Ends on their stream.
   void unpack(
       const Transfer& block,
       size_t pieces,

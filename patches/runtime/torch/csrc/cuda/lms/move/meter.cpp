@@ -20,7 +20,16 @@ void Meter::begins(cudaStream_t stream, cudaStream_t second, size_t bytes) {
     auto begin = TimedEvent::record(stream);
     auto other = second != nullptr ? TimedEvent::record(second) : nullptr;
     if (begin && (other || second == nullptr)) {
-      pending_.push_back({bytes, std::move(begin), std::move(other), nullptr});
+      pending_.push_back({bytes, std::move(begin), std::move(other), nullptr, nullptr});
+    }
+  }
+}
+
+void Meter::waited(cudaStream_t stream) {
+  if (!pending_.empty() && !pending_.back().end) {
+    pending_.back().waited = TimedEvent::record(stream);
+    if (!pending_.back().waited) {
+      pending_.pop_back();
     }
   }
 }
@@ -50,6 +59,10 @@ bool Meter::read() {
     seconds = sample.end->since(*sample.begin);
     if (sample.second) {
       seconds = std::min(seconds, sample.end->since(*sample.second));
+    }
+    if (sample.waited) {
+      const double moving = sample.end->since(*sample.waited);
+      seconds = seconds > 2 * moving ? 0 : std::min(seconds, moving);
     }
   } catch (const c10::Error&) {
     (void)cudaGetLastError();

@@ -23,6 +23,10 @@ class Meter {
     begins(stream, nullptr, bytes);
   }
   void begins(cudaStream_t stream, cudaStream_t second, size_t bytes);
+  // Call this in between if the transfer has to wait for memory first, and the stream does now. If
+  // it waits for longer than it takes then, it is not measured: some bytes may have been moved to
+  // other memory meanwhile.
+  void waited(cudaStream_t stream);
   void ends(cudaStream_t stream);
 
   // With all transfers that have ended.
@@ -33,6 +37,7 @@ class Meter {
     size_t bytes;
     std::unique_ptr<TimedEvent> begin;
     std::unique_ptr<TimedEvent> second; // null if there is one stream
+    std::unique_ptr<TimedEvent> waited; // null if it waits for no memory
     std::unique_ptr<TimedEvent> end; // null until the transfer was issued
   };
 

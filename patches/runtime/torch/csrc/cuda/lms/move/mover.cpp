@@ -208,8 +208,15 @@ void Mover::copy_out(Block& block) {
 void Mover::copy_in(Block& block, void* memory) {
   compat::Range range;
   show(range, "page-in", block);
+  // The last user of this memory may still be running on the home stream.
+  const auto wait = [&](cudaStream_t writer) {
+    if (!freed_.block(memory, block.size, writer)) {
+      timeline(*block.home).mark()->block(writer);
+    }
+    taken(memory, block.size);
+  };
   block.arrived = transfer_.page_in(
-      engine_of(block), copy_bytes(block), [&](Relay& copies, cudaStream_t kernels) {
+      engine_of(block), copy_bytes(block), wait, [&](Relay& copies, cudaStream_t kernels) {
         if (block.host.packed != codec::Kind::None) {
           const codec::Hash hash = checker().of(*block.host.hash);
           return supply_.packing().unpack(block, hash, memory, copies, kernels);
@@ -490,11 +497,6 @@ void Mover::page_in(Block& block, at::DataPtr&& memory) {
       " bytes has been lost, which is a bug: please report it");
   const c10::cuda::CUDAGuard guard(device_);
   try {
-    // The last user of this memory may still be running on the home stream.
-    if (!freed_.block(memory.get(), block.size, transfer_.in())) {
-      timeline(*block.home).mark()->block(transfer_.in());
-    }
-    taken(memory.get(), block.size);
     strays_.block(block.home->stream(), transfer_.in(), /*page_ins=*/true);
     if (block.host.touched) {
       block.host.touched->block(transfer_.in());

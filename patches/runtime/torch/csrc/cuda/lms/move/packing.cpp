@@ -137,11 +137,13 @@ cudaStream_t Packing::unpack(
     cudaStream_t kernels) {
   const HostCopy& host = block.host;
   const codec::Grid most = grid(known(block), kUnpackingThreadBlocks, kMostUnpackingBlocks);
-  // The host is ahead of the device: what packs the block may not even have begun.
-  const bool packed = !host.touched || host.touched->done();
   const Packer::Transfer transfer{host.packed, memory, block.size, host.buffer, hash};
-  if (hurry_ && in_ && (packed || host.pieces != 0) && in_->takes(block.size)) {
-    packer_.unpack(transfer, packed ? 0 : host.pieces, most, copies, kernels, *in_);
+  if (in_ && in_->takes(block.size)) {
+    // The host is ahead of the device: what packs the block may not even have begun. If it does so
+    // in one piece, what is left of the block will probably end before the buffer's spare.
+    const bool packed = !host.touched || host.touched->done();
+    const size_t end = host.pieces != 0 ? host.pieces : host.buffer.size() - host.spare;
+    packer_.unpack(transfer, packed ? 0 : end, most, copies, kernels, *in_);
   } else {
     waits_.record(copies.stream());
     waits_.block(kernels);

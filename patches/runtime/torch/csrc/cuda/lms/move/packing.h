@@ -56,10 +56,10 @@ class Packing {
   void hurry() {
     hurry_ = true;
   }
-  // It does not, so they leave more of the GPU and of the link to the program, and are slower. They
-  // do not move by way of device memory then: that lets transfers in both directions get on, but a
-  // single one begins to arrive later. `out_rate` is that of copies to the host, in bytes per
-  // second; 0 if it is not known.
+  // It does not, so they leave more of the GPU and of the link to the program, and are slower.
+  // Page-outs do not move by way of device memory then: that lets transfers in both directions get
+  // on, but a single one begins to arrive later. `out_rate` is that of copies to the host, in bytes
+  // per second; 0 if it is not known.
   void take_time(double out_rate) {
     hurry_ = false;
     out_rate_ = out_rate;

@@ -94,7 +94,9 @@ void Slots::shrink(Block& block) {
   const size_t expected = size - std::exchange(block.host.spare, 0);
   const size_t end = pages(Packer::end(buffer));
   const bool filled = end <= expected && expected - end <= expected / kEmpty;
-  arena_.shrink(buffer, filled ? expected : end);
+  // A page-in that was issued before the end was known reads what was expected.
+  const bool read = !filled && end < expected && block.arrived && !block.arrived->done();
+  arena_.shrink(buffer, filled || read ? expected : end);
   used_.add(static_cast<int64_t>(buffer.size()) - static_cast<int64_t>(size));
 }
 
