@@ -18,11 +18,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def transfers(device, library, ways):
-    """GB/s of the meter, after each of some transfers of 16 MiB to the host.
+    """GB/s of the meter, after some transfers of 16 MiB in each of these ways.
 
-    Each is queued while the one before is under way. "copy" uses a stream, "packed" has a kernel on
-    a stream of its own first, "slow" has one that takes longer than the copy, and "late" one that
-    waits for other work.
+    To the host, four of them, each of which is queued while the one before is under way: "copy"
+    uses a stream, "packed" has a kernel on a stream of its own first, "slow" has one that takes
+    longer than the copy, and "late" one that waits for other work. Numbers are one transfer to the
+    device: its bytes are copied to the staging memory, and a kernel of 1 ms unpacks them, which
+    waits so many seconds for memory first.
     """
     import ctypes
 
@@ -45,23 +47,42 @@ def transfers(device, library, ways):
     copies, kernels = torch.cuda.Stream(), torch.cuda.Stream()
     device.takes(copies.cuda_stream, 0, 0.0, 0.0)  # this thread moves the host's time
     torch.cuda.synchronize()
+
+    def kernel(seconds):
+        device.takes(kernels.cuda_stream, 0, seconds, 0.0)
+        with torch.cuda.stream(kernels):
+            block.add_(0)
+
+    def leave(meter, way):
+        second = None if way == "copy" else kernels.cuda_stream
+        if way == "late":
+            device.takes(kernels.cuda_stream, 0, 20e-3, 0.0)
+        meters.meter_begins(meter, copies.cuda_stream, second, block.numel())
+        if way != "copy":
+            kernel(8e-3 if way == "slow" else 2e-3)
+            copies.wait_stream(kernels)
+        with torch.cuda.stream(copies):
+            host.copy_(block, non_blocking=True)
+        meters.meter_ends(meter, copies.cuda_stream)
+
+    def come_back(meter, wait):
+        meters.meter_begins(meter, copies.cuda_stream, kernels.cuda_stream, block.numel())
+        kernel(wait)
+        meters.meter_waited(meter, kernels.cuda_stream)
+        with torch.cuda.stream(copies):
+            block.copy_(host, non_blocking=True)
+        kernels.wait_stream(copies)
+        kernel(1e-3)
+        meters.meter_ends(meter, kernels.cuda_stream)
+
     found = []
     for way in ways:
         meter = meters.meter_new()
-        for _ in range(4):
-            second = None if way == "copy" else kernels.cuda_stream
-            if way == "late":
-                device.takes(kernels.cuda_stream, 0, 20e-3, 0.0)
-            meters.meter_begins(meter, copies.cuda_stream, second, block.numel())
-            if way != "copy":
-                seconds = 8e-3 if way == "slow" else 2e-3
-                device.takes(kernels.cuda_stream, 0, seconds, 0.0)
-                with torch.cuda.stream(kernels):
-                    block.add_(0)
-                copies.wait_stream(kernels)
-            with torch.cuda.stream(copies):
-                host.copy_(block, non_blocking=True)
-            meters.meter_ends(meter, copies.cuda_stream)
+        if isinstance(way, str):
+            for _ in range(4):
+                leave(meter, way)
+        else:
+            come_back(meter, way)
         torch.cuda.synchronize()
         found.append(meters.meter_rate(meter) / 1e9)
         meters.meter_delete(meter)
@@ -80,51 +101,17 @@ def test_what_overlaps_with_the_transfer_before_is_not_counted(library: str) -> 
     assert late == pytest.approx(16 * MIB / (2e-3 + 16 * MIB / 4e9) / 1e9, rel=0.01)
 
 
-def arrivals(device, library, waits):
-    """GB/s of the meter, after each of some packed transfers of 16 MiB to the device.
-
-    Bytes are copied to the staging memory, and a kernel of 1 ms unpacks them. That waits so many
-    seconds for memory first.
-    """
-    import ctypes
-
-    import torch
-
-    meters = ctypes.CDLL(library)
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    meters.meter_new.restype, meters.meter_rate.restype = pointer, ctypes.c_double
-    block = torch.zeros(16 << 20, dtype=torch.uint8, device="cuda")
-    host = torch.zeros(16 << 20, dtype=torch.uint8).pin_memory()
-    copies, kernels = torch.cuda.Stream(), torch.cuda.Stream()
-    device.takes(copies.cuda_stream, 0, 0.0, 0.0)
-    torch.cuda.synchronize()
-    found = []
-    for seconds in waits:
-        meter = pointer(meters.meter_new())
-        second = pointer(kernels.cuda_stream)
-        meters.meter_begins(meter, pointer(copies.cuda_stream), second, size(block.numel()))
-        device.takes(kernels.cuda_stream, 0, seconds, 0.0)
-        with torch.cuda.stream(kernels):
-            block.add_(0)
-        meters.meter_waited(meter, second)
-        with torch.cuda.stream(copies):
-            block.copy_(host, non_blocking=True)
-        kernels.wait_stream(copies)
-        device.takes(kernels.cuda_stream, 0, 1e-3, 0.0)
-        with torch.cuda.stream(kernels):
-            block.add_(0)
-        meters.meter_ends(meter, second)
-        torch.cuda.synchronize()
-        found.append(meters.meter_rate(meter) / 1e9)
-        meters.meter_delete(meter)
-    return found
-
-
 @simulated
 def test_what_waits_for_memory_says_little_about_the_link(library: str) -> None:
     copied = 16 * MIB / 4e9  # seconds
     free, soon, late, much_later = run_sim(
-        arrivals, library, [0, 2e-3, copied, 20e-3], mib=128, timing=1, to_host=4000, to_device=4000
+        transfers,
+        library,
+        [0, 2e-3, copied, 20e-3],
+        mib=128,
+        timing=1,
+        to_host=4000,
+        to_device=4000,
     )
     assert free == pytest.approx(16 * MIB / (copied + 1e-3) / 1e9, rel=0.01)
     assert soon == pytest.approx(16 * MIB / (copied + 1e-3 - 2e-3) / 1e9, rel=0.01)

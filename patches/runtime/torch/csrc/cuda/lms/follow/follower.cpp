@@ -466,9 +466,7 @@ void Follower::take_plan() {
   }
   if (script.asked_to_compress() && !script.compressed()) {
     script.trial().no_plan();
-    if (script.placing().doubt(script.trial().way())) {
-      script.doubt_places();
-    }
+    script.doubt_places();
   }
 }
 
@@ -632,11 +630,8 @@ void Follower::time(bool followed) {
     if (!lap.tried) {
       lap.script->slack().took(lap.part, seconds, lap.failed);
     } else if (lap.part > 0) {
-      Trial& trial = lap.script->trial();
-      trial.took(lap.way, seconds);
-      if (trial.over() && placing.doubt(trial.way())) {
-        lap.script->doubt_places();
-      }
+      lap.script->trial().took(lap.way, seconds);
+      lap.script->doubt_places();
     }
   }
   if (laps_.size() > kLaps) {

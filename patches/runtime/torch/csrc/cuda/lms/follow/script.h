@@ -170,11 +170,14 @@ class Script {
     slack_ = Slack();
     trial_ = Trial();
   }
-  // Plans have no places for a while, or have them again. Those that were made are kept, and may be
+  // If the trial is over, and blocks do not move as they did when places were compared, plans have
+  // none for a while. Then they may have them again. Those that were made are kept, and may be
   // taken back.
   void doubt_places() {
-    placed_slack_ = std::exchange(slack_, Slack());
-    asked_.limit = 0;
+    if (trial_.over() && placing_.doubt(trial_.way())) {
+      placed_slack_ = std::exchange(slack_, Slack());
+      asked_.limit = 0;
+    }
   }
   void trust_places() {
     slack_ = placed_slack_;

@@ -25,19 +25,10 @@ void Meter::begins(cudaStream_t stream, cudaStream_t second, size_t bytes) {
   }
 }
 
-void Meter::waited(cudaStream_t stream) {
+void Meter::record(std::unique_ptr<TimedEvent> Sample::* event, cudaStream_t stream) {
   if (!pending_.empty() && !pending_.back().end) {
-    pending_.back().waited = TimedEvent::record(stream);
-    if (!pending_.back().waited) {
-      pending_.pop_back();
-    }
-  }
-}
-
-void Meter::ends(cudaStream_t stream) {
-  if (!pending_.empty() && !pending_.back().end) {
-    pending_.back().end = TimedEvent::record(stream);
-    if (!pending_.back().end) {
+    pending_.back().*event = TimedEvent::record(stream);
+    if (!(pending_.back().*event)) {
       pending_.pop_back();
     }
   }

@@ -26,8 +26,12 @@ class Meter {
   // Call this in between if the transfer has to wait for memory first, and the stream does now. If
   // it waits for longer than it takes then, it is not measured: some bytes may have been moved to
   // other memory meanwhile.
-  void waited(cudaStream_t stream);
-  void ends(cudaStream_t stream);
+  void waited(cudaStream_t stream) {
+    record(&Sample::waited, stream);
+  }
+  void ends(cudaStream_t stream) {
+    record(&Sample::end, stream);
+  }
 
   // With all transfers that have ended.
   const Rates& rates();
@@ -40,6 +44,9 @@ class Meter {
     std::unique_ptr<TimedEvent> waited; // null if it waits for no memory
     std::unique_ptr<TimedEvent> end; // null until the transfer was issued
   };
+
+  // Of the transfer that has begun, if it is measured.
+  void record(std::unique_ptr<TimedEvent> Sample::* event, cudaStream_t stream);
 
   // Takes the first sample if its transfer has ended. begins() reads one at a time: each takes the
   // host microseconds, for which the device may wait.

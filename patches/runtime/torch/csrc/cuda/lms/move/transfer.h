@@ -47,28 +47,21 @@ class Transfer {
   // a copy would move in the same time; 0 if that is not known.
   template <typename Copy>
   EventRef page_out(Engine engine, size_t bytes, Copy copy) {
-    if (engine == Engine::Copies) {
-      out_.relay.next(bytes);
-      out_.copied.begins(out_.relay.stream(), bytes);
-    } else {
-      out_.packed.begins(out_.relay.stream(), out_.kernels, bytes);
-    }
-    return transfer(out_, engine, copy);
+    return transfer(out_, engine, bytes, copy);
   }
   // Calls wait(stream) before, which makes the stream that writes the block's memory wait until it
   // may. What is copied to other memory first does not wait for that.
   template <typename Wait, typename Copy>
   EventRef page_in(Engine engine, size_t bytes, Wait wait, Copy copy) {
     if (engine == Engine::Copies) {
-      in_.relay.next(bytes);
       wait(in_.relay.stream());
-      in_.copied.begins(in_.relay.stream(), bytes);
-    } else {
-      in_.packed.begins(in_.relay.stream(), in_.kernels, bytes);
-      wait(in_.kernels);
-      in_.packed.waited(in_.kernels);
+      return transfer(in_, engine, bytes, copy);
     }
-    return transfer(in_, engine, copy);
+    return transfer(in_, engine, bytes, [&](Relay& copies, cudaStream_t kernels) {
+      wait(kernels);
+      in_.packed.waited(kernels);
+      return copy(copies, kernels);
+    });
   }
 
   // How fast the two directions are, in bytes per second: with this engine if it has moved large
@@ -111,8 +104,15 @@ class Transfer {
   explicit Transfer(int priority) : out_(priority), in_(priority), ahead_(priority) {}
 
   template <typename Copy>
-  EventRef transfer(Direction& direction, Engine engine, Copy copy) {
-    const cudaStream_t last = copy(direction.relay, direction.kernels);
+  EventRef transfer(Direction& direction, Engine engine, size_t bytes, Copy copy) {
+    const cudaStream_t kernels = direction.kernels;
+    if (engine == Engine::Copies) {
+      direction.relay.next(bytes);
+      direction.copied.begins(direction.relay.stream(), bytes);
+    } else {
+      direction.packed.begins(direction.relay.stream(), kernels, bytes);
+    }
+    const cudaStream_t last = copy(direction.relay, kernels);
     direction.meter(engine).ends(last);
     return events_.record(last);
   }
