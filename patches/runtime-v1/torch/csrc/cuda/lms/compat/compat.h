@@ -207,9 +207,6 @@ inline void forbid_access(c10::StorageImpl& /*storage*/, const std::string& /*me
 inline void allow_access(c10::StorageImpl& /*storage*/) {}
 inline std::atomic<bool> readable{false};
 inline void update_access(c10::StorageImpl& /*storage*/) {}
-inline bool profiler_looks() {
-  return false;
-}
 
 // Code that asks a storage for its address calls the guard: see c10/core/LMS.h.
 constexpr bool kEveryAccessIsSeen = true;

@@ -146,9 +146,6 @@ inline void forbid_access(c10::StorageImpl& /*storage*/, const std::string& /*me
 inline void allow_access(c10::StorageImpl& /*storage*/) {}
 inline std::atomic<bool> readable{false};
 inline void update_access(c10::StorageImpl& /*storage*/) {}
-inline bool profiler_looks() {
-  return false;
-}
 
 // C++ code that does not go through the dispatcher reads addresses without the guard seeing it.
 constexpr bool kEveryAccessIsSeen = false;

@@ -1,8 +1,8 @@
 #pragma once
 
-// All differences between versions of torch are in this file, except for the methods of the
-// allocator, which are in forwarding.h. If the runtime does not compile with a new version, fix it
-// here.
+// All differences between versions of torch are in this folder, most of them in this file. If the
+// runtime does not compile with a new version, fix it here. Nearly every file includes this one, so
+// what needs ATen's headers, which take seconds to compile, has a file of its own.
 
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
@@ -10,7 +10,6 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/csrc/cuda/lms/compat/capture.h>
 #include <torch/csrc/cuda/lms/compat/shared.h>
-#include <torch/csrc/profiler/orchestration/observer.h>
 #include <torch/version.h>
 
 #include <atomic>
@@ -86,12 +85,6 @@ inline void update_access(c10::StorageImpl& storage) {
 inline void forbid_access(c10::StorageImpl& storage, std::string message) {
   storage.release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
   update_access(storage);
-}
-
-// Whether the profiler looks at the addresses of this thread's operators.
-inline bool profiler_looks() {
-  using namespace torch::profiler::impl;
-  return profilerEnabled() && getProfilerConfig().report_input_shapes;
 }
 
 // The setting that makes mutable_data() check these flags stays on. It only costs the slow path of

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/cuda/lms/guard/guard.h>
 
+#include <torch/csrc/cuda/lms/compat/profiler.h>
 #include <torch/csrc/cuda/lms/device/runtime.h>
 #include <torch/csrc/cuda/lms/guard/data.h>
 #include <torch/csrc/cuda/lms/guard/node.h>
