@@ -122,6 +122,20 @@ def test_one_changed_bit_is_found_wherever_it_is(checker: Checker, size: int) ->
     assert checker.caught() == len(bits), "the new bytes are what is expected now"
 
 
+def test_a_change_of_each_strand_is_found(checker: Checker) -> None:
+    """Several thread blocks take several turns, and leave out nothing."""
+    chunk, row, vector = 2048, 512, 16  # bytes; a strand has a vector of each row of a chunk
+    block, slot = Block(48 * chunk + row), checker.take()
+    checker.hash(slot, block.address, block.size)
+    starts = range(0, block.size, chunk)
+    firsts = [start + column for start in starts for column in range(0, row, vector)]
+    for first in firsts:
+        block.device[block.offset + first] ^= 1
+        check(checker, slot, block)
+    torch.cuda.synchronize()
+    assert checker.caught() == len(firsts)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_what_has_not_changed_is_not_written(checker: Checker, size: int) -> None:
     block, slot = Block(size), checker.take()

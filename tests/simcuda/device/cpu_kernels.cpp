@@ -65,6 +65,8 @@ constexpr char kBefore[] = R"cpp(
   }
   template <typename T>
   static T __ldcs(const T* from) {
+    // Vectors of a chunk are not read in the order in which caches expect them.
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + 4096);
     return *from;
   }
   // The other threads of the warp do not exist, so they add nothing.

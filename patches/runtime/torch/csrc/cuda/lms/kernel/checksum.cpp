@@ -25,6 +25,9 @@ constexpr char kText[] = R"cuda(
 constexpr u32 kThreads = LMS_THREADS;
 constexpr u32 kWarps = (kThreads + 31) / 32;
 constexpr u32 kAhead = 2; // strands that are loaded before the first one is used
+// Strands in a row that a thread takes. On a GPU, a warp's threads read a line of the cache together;
+// the only thread of a block would read each line again for each strand that is in it.
+constexpr u32 kInARow = kThreads == 1 ? kStrands : 1;
 
 struct Bytes {
   const char* data;
@@ -74,22 +77,35 @@ __device__ inline ulonglong2 gather(const Bytes& bytes, u64 vector) {
   return words;
 }
 
+// The first strand of the calling thread.
+__device__ inline u64 first_strand() {
+  return (u64(blockIdx.x) * kThreads + threadIdx.x) * kInARow;
+}
+
+// The one that it takes after this one.
+__device__ inline u64 strand_after(u64 strand) {
+  if ((strand + 1) % kInARow != 0) {
+    return strand + 1;
+  }
+  return strand - (kInARow - 1) + u64(gridDim.x) * kThreads * kInARow;
+}
+
 // The sum over the strands of the calling thread.
 __device__ inline u64 hash_share(const Bytes& bytes) {
   const u64 vectors = (bytes.size + 15) / 16;
   const u64 strands = (bytes.size + kHashed - 1) / kHashed * kStrands;
   const u64 whole = aligned(bytes.data) ? bytes.size / kHashed * kStrands : 0; // strands
-  const u64 threads = u64(gridDim.x) * kThreads;
   const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(bytes.data);
-  u64 at = u64(blockIdx.x) * kThreads + threadIdx.x;
+  u64 at = first_strand();
   u64 sum = 0;
-  for (; at + (kAhead - 1) * threads < whole; at += kAhead * threads) {
+  while (strand_after(at) < whole) {
+    const u64 taken[kAhead] = {at, strand_after(at)};
     ulonglong2 loaded[kAhead][kStrandVectors];
 #pragma unroll
     for (u32 i = 0; i < kAhead; ++i) {
 #pragma unroll
       for (u32 v = 0; v < kStrandVectors; ++v) {
-        loaded[i][v] = __ldcs(from + vector_of(at + i * threads, v));
+        loaded[i][v] = __ldcs(from + vector_of(taken[i], v));
       }
     }
 #pragma unroll
@@ -99,10 +115,11 @@ __device__ inline u64 hash_share(const Bytes& bytes) {
       for (u32 v = 0; v < kStrandVectors; ++v) {
         strand.add(loaded[i][v]);
       }
-      sum += result(strand, at + i * threads);
+      sum += result(strand, taken[i]);
     }
+    at = strand_after(taken[kAhead - 1]);
   }
-  for (; at < strands; at += threads) {
+  for (; at < strands; at = strand_after(at)) {
     Strand strand;
     for (u32 v = 0; v < kStrandVectors && vector_of(at, v) < vectors; ++v) {
       const u64 vector = vector_of(at, v);
