@@ -66,7 +66,10 @@ LIBRARIES = ("torch", "torchvision", "transformers.models.llama.modeling_llama")
 COUNTS = ("page_out_bytes", "page_in_bytes", "planned_iterations", "plan_departures", "plans")
 COUNTS += ("copied_ahead_count", "prefetch_count", "page_in_count", "out_of_memory_retries")
 COUNTS += ("compressed_bytes", "compressed_written_bytes")
-REPEATED = "num_alloc_retries"  # of PyTorch's allocator: found no memory, freed what it had cached
+# Of PyTorch's allocator: found no memory, and freed what it had cached.
+REPEATED = "num_alloc_retries"
+# And how often it took memory from the driver and gave some back, which the host waits for.
+NATIVE = (REPEATED, "num_device_alloc", "num_device_free")
 
 
 class Training:
@@ -150,12 +153,13 @@ def run(
 
 
 def counted(lms: bool) -> dict[str, int]:
-    """What LMS has counted, and the requests that PyTorch's allocator repeated."""
+    """What LMS has counted, and PyTorch's allocator (NATIVE)."""
     import torch
 
     values = torch.cuda.lms.stats() if lms else {}
     values = {name: values.get(name, 0) for name in COUNTS}
-    return {**values, REPEATED: torch.cuda.memory_stats_as_nested_dict().get(REPEATED, 0)}
+    native = torch.cuda.memory_stats_as_nested_dict()
+    return {**values, **{name: native.get(name, 0) for name in NATIVE}}
 
 
 def measure_peer(name: str, mode: str, limit: int) -> dict[str, Any]:

@@ -212,7 +212,7 @@ WORKLOADS = {
         build=generation,
         optimizer=None,
         limits=(0.80, 0.60),
-        iterations=6,
+        iterations=14,
     ),
     "images_3x": Workload(
         title="ResNet-50, batch 64, 912x912, channels-last, SGD with momentum",
