@@ -447,7 +447,7 @@ void Follower::take_plan() {
   if (plan.problem.empty() && !places && placed) {
     if (!script.places() || script.places().bytes() > script.placing().most()) {
       script.placing().none();
-      script.begin_anew();
+      script.change_kind();
       return;
     }
     plan.problem = "no places"; // the plan that has some is kept
@@ -622,7 +622,7 @@ void Follower::time(bool followed) {
     const bool doubted = placing.doubted();
     if (lap.part > 0 && lap.script->linked() &&
         placing.took(lap.way, seconds, lap.placed, lap.failed || lap.joined)) {
-      doubted ? lap.script->trust_places() : lap.script->begin_anew();
+      doubted ? lap.script->trust_places() : lap.script->change_kind();
     }
     if (lap.placed != placing.wanted()) {
       continue; // plans are of another kind now
@@ -728,7 +728,7 @@ void Follower::lay_out(Script& script) {
   }
   if ((lost || region_ == 0) && !placing.lost()) {
     if (placing.none()) {
-      script.begin_anew();
+      script.change_kind();
     }
     return;
   }

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -164,11 +165,22 @@ class Script {
   Placing& placing() {
     return placing_;
   }
-  // Plans are of another kind from now on: what is known of the times of others does not count.
+  // Plans have less memory for places from now on: what is known of the times of others does not
+  // count.
   void begin_anew() {
     forget_plans();
     slack_ = Slack();
     trial_ = Trial();
+  }
+  // Plans have places from now on, or none any more if places were given up. What is known of the
+  // times without places counts again then.
+  void change_kind() {
+    if (placing_.wanted()) {
+      unplaced_ = {std::exchange(slack_, Slack()), std::exchange(trial_, Trial())};
+    } else {
+      std::tie(slack_, trial_) = unplaced_;
+    }
+    asked_.limit = 0;
   }
   // If the trial is over, and blocks do not move as they did when places were compared, plans have
   // none for a while. Then they may have them again. Those that were made are kept, and may be
@@ -288,6 +300,7 @@ class Script {
   bool linked_ = false;
   Placing placing_;
   Slack slack_;
+  std::pair<Slack, Trial> unplaced_; // while plans have places, of those without
   Slack placed_slack_; // while places are doubted, that of plans with them
   Trial trial_;
   Trial::Way ended_ = Trial::Way::Copy; // of the iteration that ended last
