@@ -33,6 +33,7 @@ def turns(device, sizes, weights, period, limit, iterations):
         changes.append([b - a for a, b in zip(before, counts(), strict=True)])
     planned = torch.cuda.lms.stats()["planned_iterations"]
     torch.cuda.set_enabled_lms(False)
+    # What an iteration returns does not depend on the sizes.
     small = Turns(device, [1e-3] * len(sizes), weights, period)
     same = found == [small.run(number) for number in range(iterations)]
     return same, device.races(), planned, changes

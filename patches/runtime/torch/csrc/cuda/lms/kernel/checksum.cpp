@@ -98,6 +98,7 @@ __device__ inline u64 hash_share(const Bytes& bytes) {
   const ulonglong2* const from = reinterpret_cast<const ulonglong2*>(bytes.data);
   u64 at = first_strand();
   u64 sum = 0;
+  static_assert(kAhead == 2, "the loop takes two strands");
   while (strand_after(at) < whole) {
     const u64 taken[kAhead] = {at, strand_after(at)};
     ulonglong2 loaded[kAhead][kStrandVectors];
